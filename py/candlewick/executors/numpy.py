@@ -1,0 +1,250 @@
+"""The numpy executor: walks a Program, one NumPy expression an op. It is the definition of every op, and the last fallback."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from ..passes import optimise
+from ..program import Instruction, Program, Value
+from . import Executor, Progress, WeightSource, bounds, check_bounds, checked_inputs
+
+KERNELS: dict[str, Any] = {}
+
+
+def kernel(fn):
+    """Register the kernel of the op of the same name: operands as arrays (None where absent), attributes by keyword."""
+    KERNELS[fn.__name__.rstrip("_")] = fn
+    return fn
+
+
+# ---- matrix products
+
+def _epilogue(y, bias, residual, activation):
+    if bias is not None:
+        y += bias
+    if activation != "none":
+        y = KERNELS[activation](y)
+    if residual is not None:
+        y += residual.reshape(y.shape)
+    return y
+
+
+@kernel
+def linear(x, w, bias, residual, activation):
+    return _epilogue(x @ w.T, bias, residual, activation)
+
+
+@kernel
+def conv1d(x, w, bias, residual, stride, padding, activation):
+    batch, _, c_in = x.shape
+    c_out, _, taps = w.shape
+    x = np.pad(x, ((0, 0), (padding, padding), (0, 0)))
+    windows = np.lib.stride_tricks.sliding_window_view(x, taps, axis=1)[:, ::stride]     # (batch, n_out, c_in, taps)
+    y = windows.reshape(batch, -1, c_in * taps) @ w.reshape(c_out, -1).T
+    return _epilogue(y, bias, residual, activation)
+
+
+@kernel
+def attention(q, k, v, start, causal, scale):
+    (_, h, n, d), (_, hk, m, _) = q.shape, k.shape
+    k, v = (np.repeat(a, h // hk, axis=1) if h != hk else a for a in (k, v))
+    y = np.empty(q.shape, np.float32)
+    for i in range(0, n, 256):                                     # blocks of queries: no (n, m) buffer for long inputs
+        s = q[:, :, i:i + 256] @ k.transpose(0, 1, 3, 2) * np.float32(scale or d ** -0.5)
+        if causal:
+            last = np.arange(i, i + s.shape[2]) + (0 if start is None else int(start))
+            s = np.where(np.arange(m) <= last[:, None], s, np.float32(-np.inf))
+        y[:, :, i:i + 256] = softmax(s, -1) @ v
+    return y
+
+
+# ---- normalisation and softmax
+
+@kernel
+def layer_norm(x, w, b, eps):
+    x = x - x.mean(-1, keepdims=True)
+    return x / np.sqrt((x * x).mean(-1, keepdims=True) + np.float32(eps)) * w + b
+
+
+@kernel
+def softmax(x, axis):
+    e = np.exp(x - x.max(axis, keepdims=True))
+    e /= e.sum(axis, keepdims=True)
+    return e
+
+
+@kernel
+def log_softmax(x, axis):
+    x = x - x.max(axis, keepdims=True)
+    return x - np.log(np.exp(x).sum(axis, keepdims=True))
+
+
+# ---- tables, state, shape
+
+@kernel
+def embedding(ids, table):
+    return table[ids]
+
+
+@kernel
+def rows(table, start, count):
+    return table[int(start):int(start) + count]
+
+
+@kernel
+def update(state, x, pos, axis):
+    place = [slice(None)] * state.ndim
+    place[axis] = slice(int(pos), int(pos) + x.shape[axis])
+    state[tuple(place)] = x
+    return state
+
+
+@kernel
+def reshape(x, shape):
+    return x.reshape(shape)
+
+
+@kernel
+def transpose(x, axes):
+    return x.transpose(axes)
+
+
+@kernel
+def slice_(x, axis, start, stop):
+    return x[(slice(None),) * (axis % x.ndim) + (slice(start, stop),)]
+
+
+def concat(*xs, axis):
+    return np.concatenate(xs, axis)
+
+
+@kernel
+def cast(x, dtype):
+    return x.astype(np.int32 if dtype == "i32" else np.float32)
+
+
+# ---- elementwise and reductions
+
+def erf(x: np.ndarray) -> np.ndarray:
+    """Error function of float32, to about 1e-7: rational approximations of Cody 1969 in the form of the Cephes library."""
+    z = x * x
+    inner = x * _poly(z, 9.60497373987051638749, 90.0260197203842689217, 2232.00534594684319226, 7003.32514112805075473,
+                      55592.3013010394962768) / _poly(z, 1, 33.5617141647503099647, 521.357949780152679795,
+                                                       4594.32382970980127987, 22629.0000613890934246, 49267.3942608635921086)
+    a = np.minimum(np.abs(x), np.float32(6))
+    outer = np.exp(-a * a) * _poly(a, 2.46196981473530512524e-10, 0.564189564831068821977, 7.46321056442269912687,
+                                   48.6371970985681366614, 196.520832956077098242, 526.445194995477358631,
+                                   934.528527171957607540, 1027.55188689515710272, 557.535335369399327526)
+    outer /= _poly(a, 1, 13.2281951154744992508, 86.7072140885989742329, 354.937778887819891062, 975.708501743205489753,
+                   1823.90916687909736289, 2246.33760818710981792, 1656.66309194161350182, 557.535340817727675546)
+    return np.where(a < 1, inner, np.sign(x) * (1 - outer)).astype(np.float32)
+
+
+def _poly(x, *coefficients):
+    y = np.full_like(x, coefficients[0])
+    for c in coefficients[1:]:
+        y = y * x + np.float32(c)
+    return y
+
+
+KERNELS |= {
+    "concat": concat,
+    "gelu": lambda x: np.float32(0.5) * x * (1 + erf(x * np.float32(0.5 ** 0.5))),
+    "relu": lambda x: np.maximum(x, 0),
+    "sigmoid": lambda x: 1 / (1 + np.exp(np.minimum(-x, np.float32(88)))),
+    "silu": lambda x: x / (1 + np.exp(np.minimum(-x, np.float32(88)))),
+    "neg": np.negative, "square": np.square, "exp": np.exp, "log": np.log, "log10": np.log10, "sqrt": np.sqrt, "tanh": np.tanh,
+    "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "maximum": np.maximum, "minimum": np.minimum,
+    "max": lambda x, axis, keepdims: x.max(axis, keepdims=keepdims),
+    "sum": lambda x, axis, keepdims: x.sum(axis, keepdims=keepdims),
+    "mean": lambda x, axis, keepdims: x.mean(axis, keepdims=keepdims),
+    "argmax": lambda x, axis: x.argmax(axis).astype(np.int32),
+}
+
+
+# ---- the executor
+
+class NumpyExecutor(Executor):
+    """Weights are held as float32 arrays, states as arrays, and a run is a loop over the instructions."""
+
+    name = "numpy"
+
+    def __init__(self, reason: str = "") -> None:
+        super().__init__(reason)
+        self.weights: dict[str, np.ndarray] = {}
+        self.states: dict[str, np.ndarray] = {}
+        self.outputs: tuple[str, dict[str, np.ndarray]] = ("", {})
+        self._bounds: dict[str, dict[str, int]] = {}
+
+    async def load(self, programs: Mapping[str, Program], weights: WeightSource, on_progress: Progress | None = None) -> None:
+        new = {name: optimise(p) for name, p in programs.items()}
+        wanted = {name: v for p in new.values() for name, v in p.weights.items() if name not in self.weights}
+        for done, (name, value) in enumerate(wanted.items()):
+            if on_progress:
+                on_progress("weights", done, len(wanted), "steps")
+            self.weights[name] = await self._array(value, weights)
+        for p in new.values():
+            for name, v in p.states.items():
+                self.states.setdefault(name, np.zeros(v.shape, np.float32))
+        self.programs |= new
+        self._bounds |= {name: bounds(p) for name, p in new.items()}
+
+    async def _array(self, value: Value, weights: WeightSource) -> np.ndarray:
+        if value.parts:
+            return np.concatenate([await self._array(p, weights) for p in value.parts])
+        if not value.name:
+            return np.zeros(value.shape, np.float32)
+        array = await weights.read(value.name)
+        return array if array.dtype == np.int32 else np.ascontiguousarray(array, np.float32)
+
+    async def run(self, entry: str, inputs: Mapping[str, Any], fetch: tuple[str, ...] | None = None) -> dict[str, np.ndarray]:
+        async for _ in self._walk(entry, inputs):
+            pass
+        program = self._program(entry)
+        return await self.fetch(entry, tuple(program.outputs) if fetch is None else fetch)
+
+    async def fetch(self, entry: str, names: tuple[str, ...]) -> dict[str, np.ndarray]:
+        last, outputs = self.outputs
+        if last != entry:
+            raise ValueError(f"numpy: outputs of {entry!r} were asked for, the last run was of {last or 'nothing'!r}")
+        return {n: outputs[n] for n in names}
+
+    async def steps(self, entry: str, inputs: Mapping[str, Any]) -> AsyncIterator[tuple[Instruction, np.ndarray]]:
+        async for instruction, array in self._walk(entry, inputs):
+            yield instruction, np.array(array)
+
+    async def _walk(self, entry: str, inputs: Mapping[str, Any]) -> AsyncIterator[tuple[Instruction, np.ndarray]]:
+        program = self._program(entry)
+        values = checked_inputs(program, inputs)
+        check_bounds(program, self._bounds[entry], values)
+        last_use = {a.name: n for n, i in enumerate(program.instructions) for a in i.args if a is not None and a.kind == "temp"}
+        kept = {v.name for v in program.outputs.values()}
+
+        def get(v: Value | None) -> Any:
+            if v is None:
+                return None
+            if v.kind == "number":
+                return np.float32(v.number)
+            return (self.weights if v.kind in ("weight", "constant") else self.states if v.kind == "state" else values)[v.name]
+
+        for n, i in enumerate(program.instructions):
+            result = KERNELS[i.op](*map(get, i.args), **i.attrs)
+            if i.out.kind == "temp":
+                values[i.out.name] = result
+            yield i, result
+            for a in i.args:                                        # free what nobody reads again
+                if a is not None and a.kind == "temp" and last_use[a.name] == n and a.name not in kept:
+                    values.pop(a.name, None)
+        self.outputs = (entry, {name: np.asarray(get(v)) for name, v in program.outputs.items()})
+
+    async def close(self) -> None:
+        self.weights, self.states, self.programs, self.outputs = {}, {}, {}, ("", {})
+
+    def describe(self) -> dict[str, Any]:
+        weights = sum(a.nbytes for a in self.weights.values())
+        state = sum(a.nbytes for a in self.states.values())
+        return {"executor": self.name, "reason": self.reason, "threads": 1, "threads_asked": 1, "relaxed_simd": False,
+                "memory": {"weights": weights, "state": state, "arena": 0, "total": weights + state}}

@@ -1,0 +1,344 @@
+"""THE OP TABLE. Each function is one op: a sentence, its shape rule, its attributes.
+
+The body of a decorated function is the shape rule: it takes the operands (anything with .shape and .dtype), checks them
+and returns (shape, dtype) of the result. Called by model code inside a trace, the same name records an instruction and
+returns a Tensor. Positional parameters are operands (an absent optional one is None); keyword-only ones are attributes.
+`OPS` is the table that verifier, printer and executors read; executors have one kernel an op, under the same name.
+
+The ops `max`, `sum` and `slice` take the names of builtins, as in NumPy; inside this file the builtin is `builtins.max`.
+
+Operands may be Tensors, Parameters, Constants, States, or numbers (which are float32 literals).
+"""
+
+from __future__ import annotations
+
+import builtins
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any
+
+from .program import Value
+from .tensor import Tensor
+from .trace import Tracer
+
+WEIGHT_DTYPES = ("f32", "f16", "bf16", "f64")
+ACTIVATIONS = ("none", "gelu", "relu", "silu")
+Shape = tuple[tuple[int, ...], str]
+
+
+@dataclass(frozen=True)
+class Op:
+    """A row of the table. `required`: how many operands must be there; `writes`: the operand that is written in place."""
+
+    name: str
+    doc: str
+    args: tuple[str, ...]
+    required: int
+    attrs: dict[str, Any]
+    rule: Callable[..., Shape]
+    variadic: bool = False
+    writes: int | None = None
+
+    def infer(self, args: tuple[Any, ...], attrs: dict[str, Any]) -> Shape:
+        """Shape and dtype of the result; ValueError or TypeError says what does not fit."""
+        if any(a is None for a in args[: self.required]):
+            raise ValueError(f"{self.name} needs {', '.join(self.args[: self.required])}")
+        return self.rule(list(args), **attrs) if self.variadic else self.rule(*args, **attrs)
+
+
+OPS: dict[str, Op] = {}
+
+
+def _value(x: Any) -> Value | None:
+    if x is None or isinstance(x, Value):
+        return x
+    if isinstance(x, int | float) and not isinstance(x, bool):
+        return Value("", "f32", (), "number", float(x))
+    if hasattr(x, "value"):
+        return x.value
+    raise TypeError(f"wanted a Tensor, a parameter, a state or a number, got {type(x).__name__}")
+
+
+def _op(rule: Callable[..., Shape] | None = None, *, variadic: bool = False, writes: int | None = None):
+    """Put a shape rule into the table and return the recording function."""
+    if rule is None:
+        return lambda r: _op(r, variadic=variadic, writes=writes)
+    name = rule.__name__.rstrip("_")
+    parameters = inspect.signature(rule).parameters.values()
+    operands = [p for p in parameters if p.kind is not p.KEYWORD_ONLY]
+    attrs = {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
+    required = builtins.sum(p.default is p.empty for p in operands)
+    row = OPS[name] = Op(name, inspect.getdoc(rule) or "", tuple(p.name for p in operands), required,
+                         attrs, rule, variadic, writes)
+
+    @wraps(rule)
+    def record(*args: Any, **kwargs: Any) -> Tensor:
+        tracer = Tracer.current
+        if tracer is None:
+            raise RuntimeError(f"ops.{name} outside of trace(): ops describe a computation, an executor runs it")
+        positional = ("xs",) if variadic else row.args
+        given = dict(zip((*positional, *attrs), args), **kwargs)
+        unknown = set(given) - set(positional) - set(attrs)
+        if unknown or len(args) > len(positional) + len(attrs):
+            raise TypeError(f"{name} takes operands {row.args} and attributes {tuple(attrs)}; got {sorted(unknown) or args}")
+        values = tuple(_value(x) for x in (given["xs"] if variadic else map(given.get, row.args)))
+        named = {k: given.get(k, default) for k, default in attrs.items()}
+        if inspect.Parameter.empty in named.values():
+            raise TypeError(f"{name} needs the attributes {[k for k, v in named.items() if v is inspect.Parameter.empty]}")
+        named = {k: tuple(v) if isinstance(v, list) else v for k, v in named.items()}
+        try:
+            shape, dtype = row.infer(values, named)
+        except ValueError as e:
+            raise ValueError(f"{e}{f' (in {tracer.scopes[-1]})' if tracer.scopes[-1] else ''}") from None
+        return tracer.record(name, values, named, values[writes] if writes is not None else None, shape, dtype)
+
+    return record
+
+
+# ---- matrix products ------------------------------------------------------------------------------------------------
+
+def _epilogue(name: str, shape: tuple[int, ...], n: int, bias: Any, residual: Any, activation: str) -> None:
+    _check(bias is None or bias.shape == (n,), f"{name}: bias is {_s(bias)}, the output has {n} columns")
+    _check(residual is None or _size(residual.shape) == _size(shape),
+           f"{name}: residual is {_s(residual)}, the output is {list(shape)}")
+    _check(activation in ACTIVATIONS, f"{name}: activation {activation!r}; there are {', '.join(ACTIVATIONS)}")
+
+
+@_op
+def linear(x, w, bias=None, residual=None, *, activation: str = "none"):
+    """x (..., k), w (n, k) -> activation(x w^T + bias) + residual, (..., n). The epilogue is filled in by the fuse pass."""
+    _check(len(w.shape) == 2 and x.shape[-1:] == w.shape[1:],
+           f"linear: x is {_s(x)}, w is {_s(w)}; the last axis of both must be equal")
+    shape = (*x.shape[:-1], w.shape[0])
+    _epilogue("linear", shape, w.shape[0], bias, residual, activation)
+    return shape, "f32"
+
+
+@_op
+def conv1d(x, w, bias=None, residual=None, *, stride: int = 1, padding: int = 0, activation: str = "none"):
+    """x (batch, n_ctx, c_in), w (c_out, c_in, kernel) -> activation(conv + bias) + residual, (batch, n_out, c_out)."""
+    _check(len(x.shape) == 3 and len(w.shape) == 3 and x.shape[2] == w.shape[1],
+           f"conv1d: x is {_s(x)} (batch, n_ctx, c_in), w is {_s(w)} (c_out, c_in, kernel); c_in differs")
+    batch, n_ctx, _ = x.shape
+    c_out, _, kernel = w.shape
+    n_out = (n_ctx + 2 * padding - kernel) // stride + 1
+    _check(n_out > 0, f"conv1d: {n_ctx} positions with padding {padding} are fewer than the kernel of {kernel}")
+    shape = (batch, n_out, c_out)
+    _epilogue("conv1d", shape, c_out, bias, residual, activation)
+    return shape, "f32"
+
+
+@_op
+def attention(q, k, v, start=None, *, causal: bool = False, scale: float = 0.0):
+    """softmax(scale q k^T) v, q (b, h, n, d), k and v (b, h_kv, m, d) -> (b, h, n, d); h a multiple of h_kv (GQA).
+
+    causal: query i sees keys <= start + i. scale 0 means d ** -0.5. Dao et al. 2022 for how it is computed.
+    """
+    _check(len(q.shape) == 4 and len(k.shape) == 4 and k.shape == v.shape,
+           f"attention: q is {_s(q)}, k is {_s(k)}, v is {_s(v)}; wanted four axes each and k like v")
+    (b, h, n, d), (bk, hk, m, dk) = q.shape, k.shape
+    _check(b == bk and d == dk and h % hk == 0,
+           f"attention: q is {_s(q)}, k is {_s(k)}; batch and d must be equal, heads a multiple")
+    return (b, h, n, d), "f32"
+
+
+# ---- normalisation and softmax --------------------------------------------------------------------------------------
+
+@_op
+def layer_norm(x, w, b, *, eps: float = 1e-5):
+    """(x - mean) / sqrt(var + eps) * w + b over the last axis; sums in float32 or wider."""
+    _check(w.shape == x.shape[-1:] and b.shape == x.shape[-1:], f"layer_norm: x is {_s(x)}, w is {_s(w)}, b is {_s(b)}")
+    return x.shape, "f32"
+
+
+@_op
+def softmax(x, *, axis: int = -1):
+    """exp(x - max) / sum over one axis."""
+    return _axis("softmax", x, axis) and (x.shape, "f32")
+
+
+@_op
+def log_softmax(x, *, axis: int = -1):
+    """x - log(sum(exp(x))) over one axis."""
+    return _axis("log_softmax", x, axis) and (x.shape, "f32")
+
+
+# ---- tables and state -----------------------------------------------------------------------------------------------
+
+@_op
+def embedding(ids, table):
+    """ids i32 (...), table (n, d) -> rows of the table, (..., d). Executors refuse ids outside 0..n-1."""
+    _check(ids.dtype == "i32" and len(table.shape) == 2, f"embedding: ids are {ids.dtype} (want i32), table is {_s(table)}")
+    return (*ids.shape, table.shape[1]), "f32"
+
+
+@_op
+def rows(table, start, *, count: int):
+    """Rows start .. start + count of a table (n, d) -> (count, d); start is a runtime scalar, start + count <= n."""
+    _check(len(table.shape) == 2 and count <= table.shape[0], f"rows: {count} rows of a table {_s(table)}")
+    return (count, table.shape[1]), "f32"
+
+
+@_op(writes=0)
+def update(state, x, pos, *, axis: int):
+    """Write x into the state at pos along one axis, in place; the other axes are equal. pos + x.shape[axis] <= capacity."""
+    _check(len(state.shape) == len(x.shape) and all(i == axis or a == b for i, (a, b) in enumerate(zip(state.shape, x.shape)))
+           and x.shape[axis] <= state.shape[axis], f"update: state is {_s(state)}, x is {_s(x)}, axis {axis}")
+    return state.shape, state.dtype
+
+
+# ---- shape ----------------------------------------------------------------------------------------------------------
+
+@_op
+def reshape(x, *, shape):
+    """The same elements in another shape; one entry may be -1."""
+    sizes = list(shape)
+    if -1 in sizes:
+        known = -_size(sizes)
+        _check(known > 0 and _size(x.shape) % known == 0, f"reshape: {_s(x)} into {list(shape)}")
+        sizes[sizes.index(-1)] = _size(x.shape) // known
+    _check(_size(sizes) == _size(x.shape), f"reshape: {_s(x)} into {list(shape)}")
+    return tuple(sizes), x.dtype
+
+
+@_op
+def transpose(x, *, axes):
+    """Axes in another order."""
+    _check(sorted(axes) == list(range(len(x.shape))), f"transpose: x is {_s(x)}, axes {tuple(axes)}")
+    return tuple(x.shape[a] for a in axes), x.dtype
+
+
+@_op
+def slice_(x, *, axis: int, start: int, stop: int):
+    """Positions start .. stop of one axis."""
+    axis = _axis("slice", x, axis) % len(x.shape)
+    _check(0 <= start < stop <= x.shape[axis], f"slice: {start}..{stop} of axis {axis} of {_s(x)}")
+    return (*x.shape[:axis], stop - start, *x.shape[axis + 1:]), x.dtype
+
+
+slice = slice_
+
+
+@_op(variadic=True)
+def concat(xs, *, axis: int):
+    """Tensors one behind another along one axis."""
+    first = xs[0].shape
+    _check(all(len(x.shape) == len(first) and x.dtype == xs[0].dtype
+               and all(i == axis % len(first) or a == b for i, (a, b) in enumerate(zip(x.shape, first))) for x in xs),
+           f"concat: {', '.join(_s(x) for x in xs)} along axis {axis}")
+    axis %= len(first)
+    return (*first[:axis], builtins.sum(x.shape[axis] for x in xs), *first[axis + 1:]), xs[0].dtype
+
+
+@_op
+def cast(x, *, dtype: str):
+    """f32 <-> i32; towards i32 the fraction is cut off."""
+    _check({x.dtype, dtype} <= {"f32", "i32"}, f"cast: {x.dtype} to {dtype}; there are f32 and i32")
+    return x.shape, dtype
+
+
+# ---- elementwise ----------------------------------------------------------------------------------------------------
+
+def _unary(name: str, doc: str) -> Callable[..., Tensor]:
+    def rule(x):
+        return x.shape, "f32"
+    rule.__name__, rule.__doc__ = name, doc
+    return _op(rule)
+
+
+def _binary(name: str, doc: str) -> Callable[..., Tensor]:
+    def rule(a, b):
+        n = builtins.max(len(a.shape), len(b.shape))
+        pairs = list(zip((1,) * (n - len(a.shape)) + a.shape, (1,) * (n - len(b.shape)) + b.shape))
+        _check(all(x == y or 1 in (x, y) for x, y in pairs), f"{name}: {_s(a)} and {_s(b)} do not broadcast")
+        return tuple(builtins.max(x, y) for x, y in pairs), "f32"
+    rule.__name__, rule.__doc__ = name, doc + " NumPy's broadcasting."
+    return _op(rule)
+
+
+gelu = _unary("gelu", "x * (1 + erf(x / sqrt(2))) / 2, the exact form (Hendrycks, Gimpel 2016).")
+relu = _unary("relu", "max(x, 0).")
+silu = _unary("silu", "x * sigmoid(x).")
+exp = _unary("exp", "e ** x.")
+log = _unary("log", "Natural logarithm.")
+log10 = _unary("log10", "Decimal logarithm.")
+sqrt = _unary("sqrt", "Square root.")
+square = _unary("square", "x * x.")
+neg = _unary("neg", "-x.")
+tanh = _unary("tanh", "Hyperbolic tangent, finite for every finite x.")
+sigmoid = _unary("sigmoid", "1 / (1 + e ** -x), finite for every finite x.")
+add = _binary("add", "a + b.")
+sub = _binary("sub", "a - b.")
+mul = _binary("mul", "a * b.")
+div = _binary("div", "a / b.")
+maximum = _binary("maximum", "The larger of the two.")
+minimum = _binary("minimum", "The smaller of the two.")
+
+
+# ---- reductions -----------------------------------------------------------------------------------------------------
+
+def _reduced(name: str, x: Any, axis: int | None, keepdims: bool) -> tuple[int, ...]:
+    if axis is None:
+        return (1,) * len(x.shape) if keepdims else ()
+    axis = _axis(name, x, axis) % len(x.shape)
+    return (*x.shape[:axis], *((1,) if keepdims else ()), *x.shape[axis + 1:])
+
+
+def _reduction(name: str, doc: str) -> Callable[..., Tensor]:
+    def rule(x, *, axis: int | None = -1, keepdims: bool = False):
+        return _reduced(name, x, axis, keepdims), "f32"
+    rule.__name__, rule.__doc__ = name, doc + " Over one axis, or all (None)."
+    return _op(rule)
+
+
+max = _reduction("max", "Largest element.")
+sum = _reduction("sum", "Sum, in float32 or wider.")
+mean = _reduction("mean", "Arithmetic mean.")
+
+
+@_op
+def argmax(x, *, axis: int = -1):
+    """Index of the (first) largest element along one axis, i32."""
+    return _reduced("argmax", x, axis, False), "i32"
+
+
+# ---- helpers --------------------------------------------------------------------------------------------------------
+
+def _check(ok: bool, message: str) -> None:
+    if not ok:
+        raise ValueError(message)
+
+
+def _s(x: Any) -> str:
+    return "absent" if x is None else f"{x.dtype}{list(x.shape)}"
+
+
+def _size(shape: Any) -> int:
+    n = 1
+    for s in shape:
+        n *= s
+    return n
+
+
+def _axis(name: str, x: Any, axis: int) -> int:
+    _check(-len(x.shape) <= axis < len(x.shape), f"{name}: axis {axis} of {_s(x)}")
+    return axis + len(x.shape)  # positive and true for every valid axis
+
+
+def reshape_to(x: Any, *shape: int) -> Tensor:
+    return reshape(x, shape=shape[0] if len(shape) == 1 and isinstance(shape[0], tuple) else shape)
+
+
+def _methods() -> None:
+    """Operators and methods of Tensor are these ops."""
+    for method, fn in {"__add__": add, "__sub__": sub, "__mul__": mul, "__truediv__": div, "__neg__": neg}.items():
+        setattr(Tensor, method, fn)
+    for method, fn in {"__radd__": add, "__rsub__": sub, "__rmul__": mul, "__rtruediv__": div}.items():
+        setattr(Tensor, method, lambda a, b, fn=fn: fn(b, a))
+    Tensor.reshape = reshape_to
+    Tensor.transpose = lambda x, *axes: transpose(x, axes=axes[0] if isinstance(axes[0], tuple) else axes)
+
+
+_methods()

@@ -1,0 +1,51 @@
+"""Move an activation and a residual sum into the epilogue of the matrix product that makes their operand.
+
+`linear` and `conv1d` compute activation(x w^T + bias) + residual; done in the kernel, while the tile is in registers, the
+two cost no pass over memory of their own.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+from ..program import Instruction, Program, Value
+
+PRODUCTS = ("linear", "conv1d")
+ACTIVATIONS = ("gelu", "relu", "silu")
+RESIDUAL, N_OPERANDS = 3, 4  # x, w, bias, residual
+
+
+def fuse_epilogues(program: Program) -> Program:
+    """Only a value that is read once, and is not an output, can disappear into an epilogue."""
+    uses = Counter(a.name for i in program.instructions for a in i.args if a is not None and a.kind == "temp")
+    uses.update(v.name for v in program.outputs.values())
+    code: list[Instruction] = []
+    at: dict[str, int] = {}  # value -> where its instruction stands in `code`
+
+    def product(v: Value | None) -> Instruction | None:
+        """The matrix product that makes v, if it may be absorbed: read once, nothing behind its epilogue yet."""
+        if v is None or v.kind != "temp" or uses[v.name] != 1:
+            return None
+        i = code[at[v.name]]
+        reads_state = i is not None and any(a is not None and a.kind == "state" for a in i.args)
+        return i if i is not None and i.op in PRODUCTS and i.args[RESIDUAL] is None and not reads_state else None
+
+    for i in program.instructions:
+        fused = None
+        if i.op in ACTIVATIONS and (p := product(i.args[0])) and p.attrs["activation"] == "none":
+            fused = replace(p, out=i.out, attrs={**p.attrs, "activation": i.op})
+        elif i.op == "add":
+            for mine, other in (i.args, i.args[::-1]):
+                p = product(mine)
+                if p and other.kind in ("temp", "input", "weight", "constant") and other.size == i.out.size == mine.size \
+                        and i.out.shape == mine.shape and other.dtype != "i32":
+                    fused = replace(p, out=i.out, args=(*p.args[:RESIDUAL], other))
+                    break
+        if fused is not None:
+            absorbed = i.args[0] if i.op in ACTIVATIONS else mine
+            code[at[absorbed.name]] = None
+        if i.out.kind == "temp":
+            at[i.out.name] = len(code)
+        code.append(fused or i)
+    return program.replace(instructions=tuple(i for i in code if i is not None))
