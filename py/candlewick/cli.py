@@ -1,0 +1,158 @@
+"""The `candlewick` command: words in, a function of `candlewick.commands` called, errors in one line.
+
+Everything heavy is imported by the command that needs it; `candlewick --help` imports neither NumPy nor a model.
+"""
+
+from __future__ import annotations
+
+import enum
+import sys
+from pathlib import Path
+from typing import Annotated
+
+try:
+    import typer
+except ModuleNotFoundError:  # the library alone wants NumPy only
+    sys.exit("candlewick: the command line needs typer and rich: pip install 'candlewick[cli]'")
+
+from candlewick.commands.common import failures
+
+app = typer.Typer(
+    help="Speech recognition in Python, as it runs in the browser page: transcribe, and look inside.",
+    no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]})
+bench = typer.Typer(help="Measure; prints one JSON object. Run it on an idle machine.", no_args_is_help=True)
+app.add_typer(bench, name="bench")
+
+DEFAULT_MODEL = "whisper-tiny.en"
+
+
+class Executor(enum.StrEnum):
+    auto = "auto"
+    numpy = "numpy"
+    wasm = "wasm"
+
+
+class Task(enum.StrEnum):
+    transcribe = "transcribe"
+    translate = "translate"
+
+
+class Format(enum.StrEnum):
+    txt = "txt"
+    srt = "srt"
+    vtt = "vtt"
+    json = "json"
+
+
+ModelOption = Annotated[str, typer.Option("--model", "-m", help="Checkpoint folder, or the name of one under models/.")]
+ThreadsOption = Annotated[int | None, typer.Option(min=1, help="Threads of the wasm executor; default: all cores.")]
+
+
+def version(show: bool) -> None:
+    if show:
+        from candlewick import __version__
+
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def main_options(_version: Annotated[bool, typer.Option("--version", callback=version, is_eager=True,
+                                                        help="Print the version.")] = False) -> None:
+    pass
+
+
+@app.command()
+def transcribe(
+    audio: Annotated[Path, typer.Argument(help="Recording: WAV of any depth; FLAC, MP3 and others through ffmpeg.")],
+    model: ModelOption = DEFAULT_MODEL,
+    executor: Annotated[Executor, typer.Option(help="numpy is the quickest in CPython.")] = Executor.numpy,
+    threads: ThreadsOption = None,
+    format: Annotated[Format, typer.Option("--format", "-f", help="What to write.")] = Format.txt,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="File; default: standard output.")] = None,
+    prompt: Annotated[str | None, typer.Option(help="Words to expect: names, spelling, the text before.")] = None,
+    language: Annotated[str | None, typer.Option(help="Code such as en or de; default: found out by itself.")] = None,
+    temperature: Annotated[float | None, typer.Option(min=0, max=1, help="Sample at this one, no fallback.")] = None,
+    task: Annotated[Task, typer.Option(help="translate: into English (multilingual models).")] = Task.transcribe,
+    timestamps: Annotated[bool, typer.Option(help="Seek by the model's timestamps; without, 30 s at a time.")] = True,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress on stderr.")] = False,
+) -> None:
+    """Write down what is said in AUDIO: text on standard output, progress on standard error."""
+    with failures():
+        from candlewick.commands.transcribe import transcribe as run
+
+        run(audio, model, executor.value, threads, format.value, output, quiet,
+            options={
+                "initial_prompt": prompt, "language": language, "timestamps": timestamps, "task": task.value,
+                "temperatures": None if temperature is None else (temperature,)})
+
+
+@app.command()
+def inspect(
+    path: Annotated[Path, typer.Argument(metavar="FILE", help="A safetensors file or a checkpoint folder.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+) -> None:
+    """List the tensors of FILE with dtype, shape and bytes, and its metadata. Reads the header only."""
+    with failures():
+        from candlewick.commands.inspect import inspect as run
+
+        run(path, as_json)
+
+
+@app.command()
+def graph(
+    model: Annotated[str, typer.Argument(help="Checkpoint folder or name.")],
+    entry: Annotated[str | None, typer.Argument(help="Which Program; without it, their names are listed.")] = None,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="x.txt, x.dot, x.svg or x.json.")] = None,
+    passes: Annotated[bool, typer.Option(help="After the passes (fused), or as the model was traced.")] = True,
+) -> None:
+    """Print the Program that ENTRY of MODEL is traced to, or draw it."""
+    with failures():
+        from candlewick.commands.graph import graph as run
+
+        run(model, entry, output, passes)
+
+
+@app.command()
+def compare(
+    model: Annotated[str, typer.Argument(help="Checkpoint folder or name.")],
+    executors: Annotated[str, typer.Option(help="Two executors; the first one is the reference.")] = "numpy,wasm",
+    input: Annotated[Path | None, typer.Option("--input", help="Recording to run on; default: noise.")] = None,
+    threads: ThreadsOption = None,
+    tolerance: Annotated[float, typer.Option(help="Allowed error, as a share of a value's largest magnitude.")] = 1e-4,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+) -> None:
+    """Run every entry of MODEL on two executors, instruction by instruction; exit status 1 if they differ."""
+    with failures():
+        from candlewick.commands.compare import compare as run
+
+        same = run(model, executors, input, threads, tolerance, as_json)
+    if not same:
+        raise typer.Exit(1)
+
+
+@bench.command("transcribe")
+def bench_transcribe(
+    input: Annotated[Path, typer.Option("--input", help="Recording to transcribe.")],
+    browser: Annotated[bool, typer.Option("--browser", help="In headless Chromium, with the page's worker.")] = False,
+    model: ModelOption = DEFAULT_MODEL,
+    executor: Annotated[Executor, typer.Option()] = Executor.wasm,
+    threads: ThreadsOption = None,
+    runs: Annotated[int, typer.Option(min=1, help="Transcriptions measured, after one that warms up.")] = 5,
+    starts: Annotated[int | None, typer.Option(min=1, help="Fresh browser starts measured; default: as runs.")] = None,
+    json: Annotated[str, typer.Option("--json", metavar="OUT", help="JSON file; - is standard output.")] = "-",
+) -> None:
+    """Transcribe the same recording again and again and print what took how long."""
+    with failures():
+        from candlewick.commands.bench import bench_transcribe as run
+
+        run(input, browser, model, executor.value, threads, runs, starts or runs, json)
+
+
+def main() -> None:
+    app(prog_name="candlewick")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,154 @@
+"""What several commands share: errors in words, finding a checkpoint, writing a file whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+
+class Failure(Exception):
+    """Something a person can put right: the message says what was wanted, what came and what to do."""
+
+
+def checkout() -> Path | None:
+    """Root of the source checkout this package runs from, or None for an installed wheel."""
+    root = Path(__file__).resolve().parents[3]
+    return root if (root / "serve.py").is_file() and (root / "workers").is_dir() else None
+
+
+def model_roots() -> list[Path]:
+    """Folders whose sub-folders are checkpoints, in the order they are searched."""
+    roots = [Path(folder) for folder in os.environ.get("CANDLEWICK_MODELS", "").split(os.pathsep) if folder]
+    roots.append(Path("models"))
+    if (root := checkout()) is not None:
+        roots.append(root / "models")
+    seen: dict[Path, None] = {}
+    for folder in roots:
+        if folder.is_dir():
+            seen.setdefault(folder.resolve())
+    return list(seen)
+
+
+def is_checkpoint(folder: Path) -> bool:
+    """A folder that says its architecture and holds weights, in one file or in shards."""
+    return (folder / "config.json").is_file() and any(folder.glob("*.safetensors"))
+
+
+def available_models() -> dict[str, Path]:
+    """Checkpoints that can be named on the command line; the first root that has a name wins."""
+    found: dict[str, Path] = {}
+    for root in model_roots():
+        for folder in sorted(root.iterdir()):
+            if folder.is_dir() and is_checkpoint(folder):
+                found.setdefault(folder.name, folder)
+    return found
+
+
+def find_model(name: str) -> Path:
+    """The folder of a checkpoint given by path or by name. Raises Failure with the names that would work."""
+    path = Path(name)
+    if path.is_dir():
+        if is_checkpoint(path):
+            return path
+        if (path / "manifest.json").is_file():
+            raise Failure(f"model {name}: its weights are not here yet; run `python3 serve.py --setup` to fetch them")
+        raise Failure(f"model {name}: this folder has no config.json with a .safetensors file beside it; "
+                      "give a checkpoint folder in the layout of Hugging Face")
+    if path.is_file():
+        raise Failure(f"model {name} is a file; give the folder that holds it with its config.json and tokenizer.json")
+    models = available_models()
+    if name in models:
+        return models[name]
+    for root in model_roots():
+        if (root / name / "manifest.json").is_file():
+            raise Failure(f"model {name}: its weights are not here yet; run `python3 serve.py --setup` to fetch them")
+    have = ", ".join(models) or "none; run `python3 serve.py --setup`, or set CANDLEWICK_MODELS"
+    raise Failure(f"model {name} not found; available models: {have}")
+
+
+def writable(path: Path) -> Path:
+    """Fails now, before the long work, if a file at `path` could not be written in the end."""
+    if path.is_dir():
+        raise Failure(f"output {path} is a folder; give the name of a file in it")
+    if path.exists() and not path.is_file():  # a pipe or a device: written in place
+        return path
+    folder = path.parent
+    if not folder.is_dir():
+        raise Failure(f"output {path}: the folder {folder} does not exist; make it first")
+    try:
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=".candlewick-"):
+            pass
+    except OSError as error:
+        raise Failure(f"output {path}: cannot write in {folder} ({error.strerror}); choose another folder") from error
+    return path
+
+
+def write_whole(path: Path, content: str | bytes) -> None:
+    """Writes beside the target and renames, so that an interrupted write leaves the old file or none."""
+    data = content.encode() if isinstance(content, str) else content
+    if path.exists() and not path.is_file():
+        path.write_bytes(data)
+        return
+    path = path.resolve()  # a link keeps pointing at what is written
+    mode = path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~current_umask()
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".candlewick-")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        os.chmod(name, mode)
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def current_umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def emit(text: str, output: Path | None) -> None:
+    """To the file, or to stdout for None and `-`."""
+    if output is None or str(output) == "-":
+        sys.stdout.write(text if text.endswith("\n") or not text else text + "\n")
+        sys.stdout.flush()
+    else:
+        write_whole(output, text if text.endswith("\n") or not text else text + "\n")
+
+
+@contextlib.contextmanager
+def failures() -> Iterator[None]:
+    """Turns what a person can put right into one line on stderr and exit status 1; Ctrl-C into 130.
+
+    CANDLEWICK_DEBUG=1 lets the traceback through.
+    """
+    import typer
+
+    try:
+        yield
+    except KeyboardInterrupt:
+        typer.echo("stopped", err=True)
+        raise typer.Exit(130) from None
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader left: no second complaint at exit
+        raise typer.Exit(1) from None
+    except (Failure, OSError, ValueError, MemoryError, ModuleNotFoundError) as error:
+        if os.environ.get("CANDLEWICK_DEBUG"):
+            raise
+        typer.echo(f"error: {describe(error)}", err=True)
+        raise typer.Exit(1) from None
+
+
+def describe(error: Exception) -> str:
+    if isinstance(error, FileNotFoundError):
+        return f"{error.filename}: no such file; check the path" if error.filename else str(error)
+    if isinstance(error, MemoryError):
+        return f"out of memory {error}".strip() + "; close other programs or choose a smaller model"
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        return f"this needs the Python package {error.name}: pip install {error.name}"
+    return str(error) or type(error).__name__

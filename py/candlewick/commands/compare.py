@@ -1,0 +1,189 @@
+"""`candlewick compare`: the same Programs on two executors, one instruction after the other.
+
+Both run the optimised Program with the same inputs, each on its own state; what an entry hands to the next comes from
+the first executor. An error is the largest absolute difference; relative, as a share of the value's largest magnitude.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+from candlewick.commands.common import Failure, find_model
+
+
+def compare(model: str, names: str, input: Path | None, threads: int | None, tolerance: float, as_json: bool) -> bool:
+    """Prints what was found; True where nothing differs beyond the tolerance."""
+    pair = [name.strip() for name in names.split(",") if name.strip()]
+    if len(pair) != 2:
+        raise Failure(f"--executors wants two names with a comma between, such as numpy,wasm; got {names!r}")
+    folder = find_model(model)
+    if input is not None and not input.exists():
+        raise Failure(f"recording {input}: no such file; check the path")
+    report = asyncio.run(run(folder, pair, input, threads, tolerance))
+    if as_json:
+        print(json.dumps(report))
+    else:
+        show(report)
+    return report["same"]
+
+
+async def run(folder: Path, pair: list[str], input: Path | None, threads: int | None,
+              tolerance: float) -> dict[str, Any]:
+    """-> {"model", "executors", "tolerance", "same", "entries": [{"entry", "instructions", "first", "ops"}]}."""
+    from candlewick import executors
+    from candlewick.models.whisper import load_model
+    from candlewick.weights.load import Checkpoint
+
+    loaded = await load_model(Checkpoint.open(folder))
+    both = []
+    try:
+        for name in pair:
+            both.append(executors.create(name, threads=threads))
+            await both[-1].load(loaded.programs, loaded.weights)
+            if both[-1].describe()["executor"] != name:
+                raise Failure(f"executor {name} is not to be had here: {both[-1].describe().get('reason')}")
+        known = {"samples": await samples_for(loaded.programs, input, both[0])}
+        entries = []
+        position = 0
+        for entry, program in loaded.programs.items():
+            inputs = example_inputs(program, position, known)
+            position += advance(program)
+            entries.append(await compare_entry(entry, both, inputs, tolerance))
+            known.update(await both[0].fetch(entry, tuple(program.outputs)))
+    finally:
+        for executor in both:
+            await executor.close()
+    return {"model": folder.name, "executors": pair, "tolerance": tolerance, "entries": entries,
+            "same": all(entry["first"] is None for entry in entries)}
+
+
+async def compare_entry(entry: str, both: list[Any], inputs: dict[str, Any], tolerance: float) -> dict[str, Any]:
+    """Runs one entry on both -> the first instruction beyond the tolerance (or None) and the largest errors per op."""
+    import numpy as np
+
+    first, count = None, 0
+    ops: dict[str, dict[str, Any]] = {}
+    other_steps = both[1].steps(entry, inputs)
+    async for instruction, wanted in both[0].steps(entry, inputs):
+        other, got = await anext(other_steps)
+        if str(other) != str(instruction):
+            raise RuntimeError(f"{entry}: the executors run different instructions: {instruction} and {other}")
+        wanted, got = np.asarray(wanted, np.float64), np.asarray(got, np.float64).reshape(np.shape(wanted))
+        error = largest(np.abs(wanted - got))
+        scale = largest(np.abs(wanted))
+        relative = error / scale if scale else error
+        row = ops.setdefault(instruction.op, {"instructions": 0, "max_abs": 0.0, "max_rel": 0.0, "worst": count})
+        row["instructions"] += 1
+        row["max_abs"] = max(row["max_abs"], error)
+        if relative > row["max_rel"]:
+            row["max_rel"], row["worst"] = relative, count
+        if first is None and not relative <= tolerance:
+            first = {"index": count, "instruction": str(instruction), "scope": instruction.scope,
+                     "max_abs": error, "max_rel": relative}
+        count += 1
+    return {"entry": entry, "instructions": count, "first": first, "ops": ops}
+
+
+def largest(values: Any) -> float:
+    """Largest element, 0 for none; infinite where an element is not finite."""
+    import numpy as np
+
+    if not values.size:
+        return 0.0
+    return float(np.max(np.where(np.isfinite(values), values, np.inf)))
+
+
+async def samples_for(programs: dict[str, Any], input: Path | None, executor: Any):
+    """What the entry that hears gets: the recording's start at 16 kHz, or noise; None where no entry hears."""
+    import numpy as np
+
+    value = next((p.inputs["samples"] for p in programs.values() if "samples" in p.inputs), None)
+    if value is None:
+        return None
+    if input is None:
+        return np.random.default_rng(0).uniform(-0.3, 0.3, value.shape).astype(np.float32)
+    from candlewick.audio import Resampler
+    from candlewick.commands.transcribe import read_recording
+
+    samples, rate = read_recording(input)
+    audio = await Resampler(executor).resample(samples, rate)
+    out = np.zeros(value.size, np.float32)
+    out[: min(len(audio), value.size)] = audio[: value.size]
+    return out.reshape(value.shape)
+
+
+def example_inputs(program: Any, position: int = 0, known: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Inputs that are allowed: from `known` by name, else noise, and ids and scalars within the Program's tables."""
+    import numpy as np
+
+    noise = np.random.default_rng(1)
+    inputs: dict[str, Any] = {}
+    for name, value in program.inputs.items():
+        given = (known or {}).get(name)
+        if given is not None and np.shape(given) == value.shape:
+            inputs[name] = given
+        elif value.dtype == "i32":
+            inputs[name] = noise.integers(0, id_limit(program, value), value.shape).astype(np.int32)
+        else:
+            inputs[name] = noise.standard_normal(value.shape).astype(np.float32)
+    for name, value in program.scalars.items():
+        given = (known or {}).get(name)
+        if given is not None:
+            inputs[name] = np.asarray(given).item()
+        elif value.dtype == "i32":
+            limit = scalar_limit(program, value)
+            inputs[name] = min(position, limit) if writes(program, value) else limit
+        else:
+            inputs[name] = 0.0
+    return inputs
+
+
+def id_limit(program: Any, ids: Any) -> int:
+    """Rows of the smallest table that these ids look up."""
+    return min((i.args[1].shape[0] for i in program.instructions if i.op == "embedding" and i.args[0] == ids), default=1)
+
+
+def scalar_limit(program: Any, scalar: Any) -> int:
+    """Largest value of a runtime scalar that stays within every table and state it points into."""
+    limits = [i.args[0].shape[0] - i.attrs["count"] for i in program.instructions
+              if i.op == "rows" and i.args[1] == scalar]
+    limits += [i.args[0].shape[i.attrs["axis"]] - i.args[1].shape[i.attrs["axis"]] for i in program.instructions
+               if i.op == "update" and i.args[2] == scalar]
+    return min(limits, default=0)
+
+
+def writes(program: Any, scalar: Any) -> bool:
+    """True for the scalar that says where the state is written: the position."""
+    return any(i.op == "update" and i.args[2] == scalar for i in program.instructions)
+
+
+def advance(program: Any) -> int:
+    """How many positions a run fills: the length written at a runtime position, 0 where there is none."""
+    return max((i.args[1].shape[i.attrs["axis"]] for i in program.instructions
+                if i.op == "update" and i.args[2] is not None and i.args[2].kind == "scalar"), default=0)
+
+
+def show(report: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(highlight=False)
+    left, right = report["executors"]
+    for entry in report["entries"]:
+        table = Table(title=f"{entry['entry']}: {entry['instructions']} instructions, {right} against {left}",
+                      title_justify="left", box=None, header_style="bold", pad_edge=False)
+        for column in ("op", "instructions", "max abs error", "max relative error", "worst at"):
+            table.add_column(column, justify="left" if column == "op" else "right")
+        for op, row in sorted(entry["ops"].items(), key=lambda item: -item[1]["max_rel"]):
+            table.add_row(op, str(row["instructions"]), f"{row['max_abs']:.3g}", f"{row['max_rel']:.3g}",
+                          f"#{row['worst']}")
+        console.print(table)
+        if entry["first"] is None:
+            console.print(f"no instruction differs by more than {report['tolerance']:g} of its largest value\n")
+        else:
+            first = entry["first"]
+            console.print(f"first that differs: #{first['index']} {first['instruction']}\n  max abs error "
+                          f"{first['max_abs']:.3g}, relative {first['max_rel']:.3g}\n", markup=False, style="red")

@@ -1,0 +1,98 @@
+"""`candlewick graph`: the Program of one entry, as text, JSON or a drawing."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from candlewick.commands.common import Failure, emit, find_model, writable, write_whole
+
+SUFFIXES = {".txt": "text", ".dot": "dot", ".svg": "svg", ".json": "json"}
+
+
+def graph(model: str, entry: str | None, output: Path | None, passes: bool) -> None:
+    """Writes the Program of `entry`; without an entry prints the names there are."""
+    form = "text"
+    if output is not None and str(output) != "-":
+        form = SUFFIXES.get(output.suffix.lower(), "")
+        if not form:
+            raise Failure(f"output {output}: the ending says the form and must be one of {', '.join(SUFFIXES)}")
+        output = writable(output)
+    programs = asyncio.run(traced(find_model(model)))
+    if entry is None:
+        for name, program in programs.items():
+            print(f"{name:<12} {len(program.instructions)} instructions")
+        return
+    if entry not in programs:
+        raise Failure(f"model {model} has no entry {entry}; it has {', '.join(programs)}")
+    program = programs[entry]
+    if passes:
+        from candlewick.passes import optimise
+
+        program = optimise(program)
+    if form == "svg":
+        write_whole(output, draw(to_dot(program)))
+        return
+    emit({"text": str, "json": lambda p: p.to_json(), "dot": to_dot}[form](program), output)
+
+
+async def traced(folder: Path) -> dict[str, Any]:
+    """The Programs of a checkpoint by entry name; no weights are read."""
+    from candlewick.models.whisper import load_model
+    from candlewick.weights.load import Checkpoint
+
+    return (await load_model(Checkpoint.open(folder))).programs
+
+
+def to_dot(program: Any) -> str:
+    """The Program in Graphviz's language: a box an instruction, grey notes for weights, state and scalars."""
+    lines = ["digraph program {", "  rankdir=TB; node [shape=box, fontname=monospace, fontsize=10];",
+             f"  label={quote(program.name)};"]
+    made: dict[str, str] = {}
+    for value in (*program.inputs.values(), *program.scalars.values()):
+        made[str(value)] = str(value)
+        lines.append(f"  {quote(str(value))} [shape=ellipse, label={quote(f'{value} {value.type}')}];")
+    for number, instruction in enumerate(program.instructions):
+        box = f"i{number}"
+        title = [instruction.op, f"{instruction.out} {instruction.out.type}"]
+        title += [f"{key}={value}" for key, value in instruction.attrs.items() if value is not None]
+        if instruction.scope:
+            title.append(instruction.scope)
+        lines.append(f"  {box} [label={quote(chr(10).join(title))}];")
+        for place, argument in enumerate(instruction.args):
+            if argument is None or argument.kind == "number":
+                continue
+            name = str(argument)
+            if argument.kind in ("weight", "constant"):  # a note each: one shared corner says nothing
+                note = f"{box}_{place}"
+                lines.append(f"  {note} [shape=note, color=gray, label={quote(f'{name} {argument.type}')}];")
+                lines.append(f"  {note} -> {box} [color=gray];")
+                continue
+            if name not in made:
+                made[name] = name
+                lines.append(f"  {quote(name)} [shape=cylinder, label={quote(f'{name} {argument.type}')}];")
+            lines.append(f"  {quote(made[name])} -> {box};")
+        made[str(instruction.out)] = box
+    for name, value in program.outputs.items():
+        lines.append(f"  {quote('output ' + name)} [shape=ellipse];")
+        lines.append(f"  {quote(made.get(str(value), str(value)))} -> {quote('output ' + name)};")
+    return "\n".join([*lines, "}"]) + "\n"
+
+
+def quote(text: str) -> str:
+    """A Graphviz string; line ends become left-aligned line breaks."""
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\l") + '"'
+
+
+def draw(dot: str) -> bytes:
+    """SVG by Graphviz's `dot` program. Raises Failure where that is not installed or fails."""
+    if (program := shutil.which("dot")) is None:
+        raise Failure("an .svg is drawn by Graphviz, whose `dot` program is not here; install graphviz, "
+                      "or write a .dot or .txt")
+    done = subprocess.run([program, "-Tsvg"], input=dot.encode(), capture_output=True, check=False)
+    if done.returncode:
+        raise Failure(f"dot could not draw it: {done.stderr.decode(errors='replace').strip()[:300]}")
+    return done.stdout

@@ -1,0 +1,190 @@
+"""What a Program must cost at least: operations and bytes of each instruction, and the time they need at a given peak.
+
+    PYTHONPATH=py python tests/bench/floor.py [MODEL] --gflops 100 --gbps 20 [--measured wasm --threads 2]
+
+Operations: a multiply-add counts as two; an elementwise function as one an element. Bytes: weights and state that have
+to come from memory at least once in a run, apart from activations, which may stay in a cache. The floor of an entry is
+the larger of operations / peak and bytes / bandwidth, instruction by instruction. Prints a table, or JSON (--json).
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import math
+from typing import Any
+
+BYTES = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2, "i64": 8, "i32": 4, "i16": 2, "i8": 1, "u8": 1, "bool": 1}
+FREE = {"reshape"}
+MOVES = {"transpose", "slice", "concat", "cast", "rows", "embedding", "update"}
+KEPT = ("weight", "constant", "state")
+
+
+def size(value: Any) -> int:
+    return math.prod(value.shape) * BYTES[value.dtype]
+
+
+def keys_seen(instruction: Any, position: int) -> int:
+    """Keys that an attention reads: all of them, or with a mask those up to the last query's position."""
+    _, _, n, _ = instruction.args[0].shape
+    _, _, m, _ = instruction.args[1].shape
+    if not instruction.attrs.get("causal"):
+        return m
+    start = instruction.args[3] if len(instruction.args) > 3 else None
+    return min(m, (position if start is not None else 0) + n)
+
+
+def operations(instruction: Any, position: int = 0) -> int:
+    """Floating point operations of one instruction."""
+    op, out, args = instruction.op, instruction.out, instruction.args
+    elements = math.prod(out.shape)
+    if op in FREE or op in MOVES:
+        return 0
+    if op == "linear":
+        return 2 * elements * args[1].shape[1]
+    if op == "conv1d":
+        return 2 * elements * args[1].shape[1] * args[1].shape[2]
+    if op == "attention":
+        batch, heads, queries, width = args[0].shape
+        keys = keys_seen(instruction, position)
+        if instruction.attrs.get("causal") and keys >= queries:  # query i sees keys up to keys - queries + i
+            pairs = queries * (keys - queries) + queries * (queries + 1) // 2
+        else:
+            pairs = queries * keys
+        return batch * heads * pairs * (4 * width + 1)
+    if op in ("softmax", "log_softmax"):
+        return 3 * elements
+    if op == "layer_norm":
+        return 6 * elements
+    if op in ("max", "sum", "mean", "argmax"):
+        return math.prod(args[0].shape)
+    return elements
+
+
+def traffic(instruction: Any, position: int = 0) -> tuple[int, int]:
+    """-> (bytes of weights and state, bytes of activations) that one instruction reads and writes."""
+    op, out = instruction.op, instruction.out
+    if op in FREE:
+        return 0, 0
+    kept = moved = 0
+    for place, argument in enumerate(instruction.args):
+        if argument is None or argument.kind in ("number", "scalar"):
+            continue
+        if op == "update" and place == 0:
+            continue  # written below; the rest of the buffer is not touched
+        amount = size(argument)
+        if op in ("rows", "embedding", "slice") and argument.kind in KEPT:
+            amount = math.prod(out.shape) * BYTES[argument.dtype]  # only the rows that are taken
+        if op == "attention" and place in (1, 2):
+            amount = amount * keys_seen(instruction, position) // argument.shape[2]
+        if argument.kind in KEPT:
+            kept += amount
+        else:
+            moved += amount
+    if op == "update":
+        return kept + size(instruction.args[1]), moved
+    return kept, moved + size(out)
+
+
+def floor(program: Any, gflops: float, gbps: float, position: int = 0) -> dict[str, Any]:
+    """Counts and floors of a Program, whole and per op; times in milliseconds.
+
+    gflops: peak of all threads together, 1e9 operations a second; gbps: 1e9 bytes a second.
+    """
+    kinds: dict[str, dict[str, float]] = {}
+    for instruction in program.instructions:
+        flops = operations(instruction, position)
+        kept, moved = traffic(instruction, position)
+        row = kinds.setdefault(instruction.op, dict.fromkeys(
+            ("instructions", "operations", "weight_bytes", "activation_bytes", "floor_ms"), 0))
+        row["instructions"] += 1
+        row["operations"] += flops
+        row["weight_bytes"] += kept
+        row["activation_bytes"] += moved
+        row["floor_ms"] += max(flops / gflops, kept / gbps) / 1e6
+    whole = {key: sum(row[key] for row in kinds.values()) for key in
+             ("instructions", "operations", "weight_bytes", "activation_bytes", "floor_ms")}
+    whole["operations_ms"] = whole["operations"] / gflops / 1e6
+    whole["bytes_ms"] = whole["weight_bytes"] / gbps / 1e6
+    return {"entry": program.name, "position": position, **whole, "ops": kinds}
+
+
+async def measure(loaded: Any, programs: dict[str, Any], executor_name: str, threads: int | None, position: int,
+                  rounds: int) -> dict[str, dict[str, float]]:
+    """Milliseconds per op of each entry on an executor: for each instruction the least of `rounds` runs."""
+    from candlewick import executors
+    from candlewick.commands.compare import example_inputs
+
+    executor = executors.create(executor_name, threads=threads)
+    times: dict[str, dict[str, float]] = {}
+    try:
+        await executor.load(loaded.programs, loaded.weights)
+        for entry, program in programs.items():
+            inputs = example_inputs(loaded.programs[entry], position)
+            least: dict[int, tuple[str, float]] = {}
+            for _ in range(rounds):
+                for index, op, ms in await executor.profile(entry, inputs):
+                    least[index] = (op, min(ms, least.get(index, (op, math.inf))[1]))
+            row = times.setdefault(program.name, {})
+            for op, ms in least.values():
+                row[op] = row.get(op, 0.0) + ms
+    finally:
+        await executor.close()
+    return times
+
+
+def table(reports: list[dict[str, Any]]) -> str:
+    lines = []
+    for report in reports:
+        lines.append(f"{report['entry']}: {report['operations'] / 1e9:.3f} G operations, "
+                     f"{report['weight_bytes'] / 1e6:.1f} MB of weights and state, "
+                     f"floor {report['floor_ms']:.2f} ms (operations {report['operations_ms']:.2f}, "
+                     f"bytes {report['bytes_ms']:.2f})"
+                     + (f", measured {report['measured_ms']:.2f} ms" if "measured_ms" in report else ""))
+        for op, row in sorted(report["ops"].items(), key=lambda item: -item[1]["floor_ms"]):
+            lines.append(f"  {op:<12} x{row['instructions']:<4} {row['operations'] / 1e6:>10.1f} M ops "
+                         f"{row['weight_bytes'] / 1e6:>8.2f} MB kept {row['activation_bytes'] / 1e6:>8.2f} MB moved "
+                         f"floor {row['floor_ms']:>8.3f} ms"
+                         + (f"  measured {row['measured_ms']:>8.3f} ms" if "measured_ms" in row else ""))
+    return "\n".join(lines)
+
+
+async def run(options: argparse.Namespace) -> list[dict[str, Any]]:
+    from candlewick.commands.common import find_model
+    from candlewick.models.whisper import load_model
+    from candlewick.passes import optimise
+    from candlewick.weights.load import Checkpoint
+
+    loaded = await load_model(Checkpoint.open(find_model(options.model)))
+    wanted = options.entries.split(",") if options.entries else list(loaded.programs)
+    programs = {name: optimise(loaded.programs[name]) for name in wanted}
+    reports = [floor(program, options.gflops, options.gbps, options.position) for program in programs.values()]
+    if options.measured:
+        times = await measure(loaded, programs, options.measured, options.threads, options.position, options.rounds)
+        for report in reports:
+            measured = times[report["entry"]]
+            report["measured_ms"] = sum(measured.values())
+            for op, row in report["ops"].items():
+                row["measured_ms"] = measured.get(op, 0.0)
+    return reports
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", nargs="?", default="whisper-tiny.en")
+    parser.add_argument("--entries", help="names with commas; default: all")
+    parser.add_argument("--gflops", type=float, required=True, help="peak of all threads together")
+    parser.add_argument("--gbps", type=float, required=True, help="memory bandwidth of all threads together, GB/s")
+    parser.add_argument("--position", type=int, default=40, help="position of a decode step; default 40")
+    parser.add_argument("--measured", metavar="EXECUTOR", help="time each instruction too (numpy or wasm)")
+    parser.add_argument("--threads", type=int)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    reports = asyncio.run(run(options))
+    print(json.dumps(reports) if options.json else table(reports))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,126 @@
+// Times the engine exactly as the pages use it. `candlewick bench transcribe --browser` drives this page through
+// `window.bench`; a person who opens it picks a recording and reads the numbers.
+// All times are milliseconds of performance.now(), which counts from the navigation.
+import { Engine } from '../../workers/client.js';
+
+/**
+ * @typedef {object} Settings what stands after # in the address, as JSON
+ * @property {string} [model] address of a checkpoint folder
+ * @property {string} [executor]
+ * @property {number} [threads]
+ * @property {number} [runs] repetitions when a person uses the page
+ */
+/**
+ * @typedef {object} Run
+ * @property {number} total_ms from the request to the result, as the page sees it
+ * @property {number} first_partial_ms from the request to the first piece of text
+ * @property {object} result what the engine answered
+ */
+
+/** @type {Settings} */
+const settings = {
+  model: '/models/whisper-tiny.en/', executor: 'auto', runs: 5,
+  ...(location.hash.length > 1 ? JSON.parse(decodeURIComponent(location.hash.slice(1))) : {}),
+};
+const engine = new Engine();
+const now = () => performance.now();
+const file = /** @type {HTMLInputElement} */ (document.getElementById('file'));
+const status = /** @type {HTMLElement} */ (document.getElementById('status'));
+
+/** @param {string} text */
+function say(text) { status.textContent = text; }
+
+/** Load as soon as the page is there; the recording may be picked meanwhile. */
+async function load() {
+  const { model, executor, threads } = settings;
+  const from = now();
+  const loaded = await engine.load({ model, executor, ...(threads ? { threads } : {}) }, {
+    onEvent: (/** @type {any} */ event) => event.event === 'progress' && say(`loading: ${event.stage}`),
+  });
+  return { from, ready_ms: now(), load_ms: now() - from, ...loaded };
+}
+
+/** @returns {Promise<any>} the recording as the engine takes it */
+async function recording() {
+  if (!file.files?.length) await new Promise((resolve) => { file.addEventListener('change', resolve, { once: true }); });
+  const picked = /** @type {FileList} */ (file.files)[0];
+  return { name: picked.name, bytes: await picked.arrayBuffer() };
+}
+
+/** @param {{name: string, bytes: ArrayBuffer}} audio */
+async function input(audio) {
+  const head = new TextDecoder('latin1').decode(new Uint8Array(audio.bytes, 0, Math.min(12, audio.bytes.byteLength)));
+  if (head.startsWith('RIFF') || head.startsWith('RIFX')) return { kind: 'wav', bytes: audio.bytes.slice(0) };
+  const context = new OfflineAudioContext(1, 1, 48000);
+  const buffer = await context.decodeAudioData(audio.bytes.slice(0));
+  const channels = Array.from({ length: buffer.numberOfChannels }, (_, i) => buffer.getChannelData(i).slice());
+  return { kind: 'pcm', channels, rate: buffer.sampleRate };
+}
+
+/** @param {any} audio @returns {Promise<Run & {first_partial_at: number, first_segment_at: number, done_at: number}>} */
+async function once(audio) {
+  const from = now();
+  let partial = 0;
+  let segment = 0;
+  const result = await engine.transcribe({ audio, options: {} }, {
+    onEvent: (/** @type {any} */ event) => {
+      if (event.event === 'segment') segment ||= now();
+      if (event.event === 'segment' || (event.event === 'token' && event.text?.trim())) partial ||= now();
+    },
+  });
+  const done = now();
+  return {
+    total_ms: done - from, first_partial_ms: (partial || done) - from, result,
+    first_partial_at: partial || done, first_segment_at: segment || done, done_at: done,
+  };
+}
+
+const loading = load();
+const picked = recording();
+const first = Promise.all([loading, picked.then((audio) => input(audio))])
+  .then(([loaded, audio]) => once(audio).then((run) => ({ loaded, run })));
+first.catch((error) => say(`${error.name}: ${error.message}`));
+
+const bench = {
+  settings,
+  /** What was loaded, and the first transcription after it. */
+  first: () => first,
+  /** @param {number} runs further transcriptions of the same recording @returns {Promise<Run[]>} */
+  async again(runs) {
+    await first;
+    const all = [];
+    for (let i = 0; i < runs; i++) all.push(await once(await input(await picked)));
+    return all;
+  },
+  describe: () => engine.describe(),
+  /** Bytes that the browser counts for page and workers; null where it does not tell (not isolated). */
+  async memory() {
+    const measure = /** @type {any} */ (performance).measureUserAgentSpecificMemory;
+    return measure ? measure.call(performance) : null;
+  },
+};
+/** @type {any} */ (window).bench = bench;
+
+/** @param {number[]} values */
+function median(values) {
+  const sorted = [...values].sort((a, b) => a - b);
+  return Math.round(sorted[sorted.length >> 1]);
+}
+
+// A person at the page: show the medians. A driver says so in the settings and asks by itself.
+if (!('driven' in settings)) {
+  say('Choose a recording; the model loads meanwhile.');
+  first.then(async ({ loaded, run }) => {
+    say('measuring');
+    const all = await bench.again(settings.runs ?? 5);
+    const part = (/** @type {string} */ name) => median(all.map((one) => /** @type {any} */ (one.result).timings[name]));
+    const lines = {
+      executor: loaded.executor, threads: loaded.threads, load_ms: Math.round(loaded.load_ms),
+      first_text_ms: Math.round(run.first_segment_at), mel_ms: part('mel_ms'), encode_ms: part('encode_ms'),
+      decode_ms: part('decode_ms'), total_ms: median(all.map((one) => one.total_ms)),
+      text: /** @type {any} */ (run.result).text,
+    };
+    /** @type {HTMLElement} */ (document.getElementById('result')).textContent = JSON.stringify(lines, null, 2);
+    say('done');
+  });
+}
