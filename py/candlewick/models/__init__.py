@@ -1,0 +1,1 @@
+"""Architectures, one folder a family: the network and the task that it does."""

@@ -1,0 +1,255 @@
+"""Whisper, the network (Radford et al. 2022, "Robust Speech Recognition via Large-Scale Weak Supervision", section 2.2).
+
+Read it from the top: attention, blocks, encoder, decoder, model. Attribute paths are the tensor names of a Hugging Face
+file, so `model.encoder.layers.0.self_attn.q_proj.weight` is one both there and here.
+
+Letters in shape comments: batch, n_frames (10 ms each), n_audio_ctx = n_frames / 2, n tokens, n_state = width of the
+network, d_head = n_state / n_head, n_mlp = inner width of a block's two-layer network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from candlewick import nn, ops
+from candlewick.models.whisper.mel import HOP, N_FFT, LogMel
+from candlewick.models.whisper.readout import Readout
+from candlewick.tensor import Tensor
+
+
+@dataclass(frozen=True)
+class Dims:
+    """The sizes of one checkpoint."""
+
+    n_mels: int  # mel bands: 80, or 128 from large-v3 on
+    n_audio_ctx: int  # encoder positions in a window, 20 ms each: 1500
+    n_text_ctx: int  # longest token sequence of the decoder: 448
+    n_vocab: int
+    n_state: int
+    n_audio_layer: int
+    n_audio_head: int
+    n_audio_mlp: int
+    n_text_layer: int
+    n_text_head: int
+    n_text_mlp: int
+
+    @staticmethod
+    def from_config(config: Mapping[str, Any]) -> Dims:
+        """Hugging Face's config.json -> Dims. Raises ValueError that lists every key that is missing."""
+        keys = {
+            "n_mels": "num_mel_bins", "n_audio_ctx": "max_source_positions", "n_text_ctx": "max_target_positions",
+            "n_vocab": "vocab_size", "n_state": "d_model",
+            "n_audio_layer": "encoder_layers", "n_audio_head": "encoder_attention_heads", "n_audio_mlp": "encoder_ffn_dim",
+            "n_text_layer": "decoder_layers", "n_text_head": "decoder_attention_heads", "n_text_mlp": "decoder_ffn_dim",
+        }
+        missing = [key for key in keys.values() if not isinstance(config.get(key), int)]
+        if missing:
+            raise ValueError(f"config.json: a Whisper model needs {', '.join(missing)} as whole numbers; "
+                             f"this one says model_type {config.get('model_type', 'nothing')!r}. Choose a Whisper checkpoint")
+        dims = Dims(**{field: config[key] for field, key in keys.items()})
+        for field in ("n_audio_head", "n_text_head"):
+            if dims.n_state % getattr(dims, field):
+                raise ValueError(f"config.json: d_model {dims.n_state} is not a multiple of {keys[field]} {getattr(dims, field)}")
+        return dims
+
+    @property
+    def n_frames(self) -> int:
+        """Mel frames in a window: the encoder's second convolution halves them."""
+        return 2 * self.n_audio_ctx
+
+    @property
+    def n_samples(self) -> int:
+        """Samples that the frames of a window look at: N_FFT of them, every HOP."""
+        return (self.n_frames - 1) * HOP + N_FFT
+
+
+class Attention(nn.Module):
+    """The four projections of multi-head attention. Keys have no bias: it would not change the softmax."""
+
+    def __init__(self, n_state: int, n_head: int) -> None:
+        self.n_head = n_head
+        self.q_proj = nn.Linear(n_state, n_state)
+        self.k_proj = nn.Linear(n_state, n_state, bias=False)
+        self.v_proj = nn.Linear(n_state, n_state)
+        self.out_proj = nn.Linear(n_state, n_state)
+
+    def heads(self, *projected: Tensor) -> list[Tensor]:
+        """each (batch, n, n_state) -> (batch, n_head, n, d_head)"""
+        return [nn.split_heads(x, self.n_head) for x in projected]
+
+
+class SelfAttention(Attention):
+    """Every position sees every position (encoder)."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """x (batch, n_audio_ctx, n_state) -> the same shape"""
+        q, k, v = self.heads(self.q_proj(x), self.k_proj(x), self.v_proj(x))  # (batch, n_head, n_audio_ctx, d_head)
+        return self.out_proj(nn.merge_heads(ops.attention(q, k, v)))
+
+
+class CausalSelfAttention(Attention):
+    """A token sees itself and the tokens before it (decoder)."""
+
+    def __call__(self, x: Tensor, cache: nn.KVCache, pos: Tensor) -> tuple[Tensor, nn.KVCache]:
+        """x (batch, n, n_state) at positions pos .. pos + n, cache with room for n_text_ctx -> (the same shape, cache)"""
+        q, k, v = self.heads(self.q_proj(x), self.k_proj(x), self.v_proj(x))  # (batch, n_head, n, d_head)
+        cache = cache.update(k, v, pos)  # (batch, n_head, n_text_ctx, d_head)
+        y = ops.attention(q, cache.k, cache.v, start=pos, causal=True)  # (batch, n_head, n, d_head)
+        return self.out_proj(nn.merge_heads(y)), cache
+
+
+class CrossAttention(Attention):
+    """Tokens look at the audio. Keys and values of the audio are made once a window."""
+
+    def remember(self, features: Tensor, cache: nn.KVCache) -> nn.KVCache:
+        """features (batch, n_audio_ctx, n_state) -> cache, each (batch, n_head, n_audio_ctx, d_head)"""
+        k, v = self.heads(self.k_proj(features), self.v_proj(features))
+        return cache.update(k, v, 0)
+
+    def __call__(self, x: Tensor, cache: nn.KVCache) -> Tensor:
+        """x (batch, n, n_state) -> the same shape"""
+        (q,) = self.heads(self.q_proj(x))  # (batch, n_head, n, d_head)
+        return self.out_proj(nn.merge_heads(ops.attention(q, cache.k, cache.v)))
+
+
+class Block(nn.Module):
+    """What encoder and decoder blocks share: self-attention at the start and a two-layer network at the end."""
+
+    def __init__(self, attention: Attention, n_state: int, n_mlp: int) -> None:
+        self.self_attn = attention
+        self.self_attn_layer_norm = nn.LayerNorm(n_state)
+        self.fc1 = nn.Linear(n_state, n_mlp)
+        self.fc2 = nn.Linear(n_mlp, n_state)
+        self.final_layer_norm = nn.LayerNorm(n_state)
+
+    def mlp(self, x: Tensor) -> Tensor:
+        """x (batch, n, n_state) -> the same shape, n_mlp wide inside"""
+        return self.fc2(ops.gelu(self.fc1(self.final_layer_norm(x))))
+
+
+class EncoderBlock(Block):
+    def __call__(self, x: Tensor) -> Tensor:
+        """x (batch, n_audio_ctx, n_state) -> the same shape"""
+        x = x + self.self_attn(self.self_attn_layer_norm(x))
+        return x + self.mlp(x)
+
+
+class DecoderBlock(Block):
+    def __init__(self, attention: Attention, cross: CrossAttention, n_state: int, n_mlp: int) -> None:
+        super().__init__(attention, n_state, n_mlp)
+        self.encoder_attn = cross
+        self.encoder_attn_layer_norm = nn.LayerNorm(n_state)
+
+    def __call__(self, x: Tensor, cache: nn.KVCache, audio: nn.KVCache, pos: Tensor) -> tuple[Tensor, nn.KVCache]:
+        """x (batch, n, n_state), cache of the tokens, audio = keys and values of the window -> (the same shape, cache)"""
+        y, cache = self.self_attn(self.self_attn_layer_norm(x), cache, pos)
+        x = x + y
+        x = x + self.encoder_attn(self.encoder_attn_layer_norm(x), audio)
+        return x + self.mlp(x), cache
+
+
+class Encoder(nn.Module):
+    """Log-mel frames -> features, one for each 20 ms."""
+
+    def __init__(self, dims: Dims) -> None:
+        d = dims.n_state
+        self.conv1 = nn.Conv1d(dims.n_mels, d, kernel=3, padding=1)
+        self.conv2 = nn.Conv1d(d, d, kernel=3, stride=2, padding=1)
+        self.embed_positions = nn.Embedding(dims.n_audio_ctx, d)  # sinusoids, but the file has them
+        self.layers = [EncoderBlock(SelfAttention(d, dims.n_audio_head), d, dims.n_audio_mlp)
+                       for _ in range(dims.n_audio_layer)]
+        self.layer_norm = nn.LayerNorm(d)
+
+    def __call__(self, mel: Tensor) -> Tensor:
+        """mel (batch, n_frames, n_mels) -> (batch, n_audio_ctx, n_state)"""
+        x = ops.gelu(self.conv1(mel))  # (batch, n_frames, n_state)
+        x = ops.gelu(self.conv2(x))  # (batch, n_audio_ctx, n_state)
+        x = x + self.embed_positions.weight
+        for layer in self.layers:
+            x = layer(x)
+        return self.layer_norm(x)
+
+
+class Decoder(nn.Module):
+    """Tokens and audio -> one vector a token, from which the next token is read."""
+
+    def __init__(self, dims: Dims) -> None:
+        d, n_head = dims.n_state, dims.n_text_head
+        self.embed_tokens = nn.Embedding(dims.n_vocab, d)
+        self.embed_positions = nn.Embedding(dims.n_text_ctx, d)
+        self.layers = [DecoderBlock(CausalSelfAttention(d, n_head), CrossAttention(d, n_head), d, dims.n_text_mlp)
+                       for _ in range(dims.n_text_layer)]
+        self.layer_norm = nn.LayerNorm(d)
+
+    def __call__(self, tokens: Tensor, cache: Cache, pos: Tensor) -> tuple[Tensor, Cache]:
+        """tokens i32 (batch, n) at positions pos .. pos + n -> ((batch, n, n_state), cache)"""
+        x = self.embed_tokens(tokens)  # (batch, n, n_state)
+        x = x + ops.rows(self.embed_positions.weight, pos, count=tokens.shape[1])
+        caches = []
+        for layer, token_cache, audio in zip(self.layers, cache.tokens, cache.audio):
+            x, token_cache = layer(x, token_cache, audio, pos)
+            caches.append(token_cache)
+        return self.layer_norm(x), Cache(caches, cache.audio)
+
+
+@dataclass(frozen=True)
+class Cache:
+    """What the decoder keeps between runs, one entry a layer."""
+
+    tokens: Sequence[nn.KVCache]  # each (batch, n_head, n_text_ctx, d_head)
+    audio: Sequence[nn.KVCache]  # each (batch, n_head, n_audio_ctx, d_head)
+
+
+class EncoderDecoder(nn.Module):
+    def __init__(self, dims: Dims) -> None:
+        self.encoder = Encoder(dims)
+        self.decoder = Decoder(dims)
+
+
+class Whisper(nn.Module):
+    """The whole line from samples to logits, in the three pieces that are run separately: mel, encode, decode."""
+
+    def __init__(self, dims: Dims, readout: Readout) -> None:
+        self.dims = dims
+        self.log_mel = LogMel(dims.n_mels)
+        self.model = EncoderDecoder(dims)
+        self.readout = readout
+
+    def new_cache(self, batch: int = 1) -> Cache:
+        """Empty caches for one window, or for `batch` of them at a time."""
+        d, n_head = self.dims.n_state, self.dims.n_text_head
+
+        def caches(name: str, capacity: int) -> list[nn.KVCache]:
+            return [nn.KVCache.new(f"{name}.{i}", batch, n_head, capacity, d // n_head)
+                    for i in range(self.dims.n_text_layer)]
+
+        return Cache(caches("tokens", self.dims.n_text_ctx), caches("audio", self.dims.n_audio_ctx))
+
+    def mel(self, samples: Tensor) -> dict[str, Tensor]:
+        """samples (batch, n_samples, 1) -> log_mel (batch, n_frames, n_mels), peak () its largest value"""
+        log_mel = self.log_mel(samples)
+        return {"log_mel": log_mel, "peak": ops.max(log_mel, axis=None)}
+
+    def encode(self, log_mel: Tensor, peak: Tensor, cache: Cache) -> tuple[Tensor, Cache]:
+        """log_mel (batch, n_frames, n_mels), peak () of the whole recording -> features, cache that knows this audio"""
+        features = self.model.encoder(self.log_mel.normalise(log_mel, peak))  # (batch, n_audio_ctx, n_state)
+        audio = [layer.encoder_attn.remember(features, kv) for layer, kv in zip(self.model.decoder.layers, cache.audio)]
+        return features, Cache(cache.tokens, audio)
+
+    def decode(self, tokens: Tensor, cache: Cache, pos: Tensor, last: Tensor) -> tuple[dict[str, Tensor], Cache]:
+        """tokens i32 (batch, n) at pos .. pos + n -> what follows token number `last` of them (`Readout`), cache
+
+        Tokens after `last` may be padding: a token sees only those before it, and the next run overwrites what they left.
+        """
+        x, cache = self.model.decoder(tokens, cache, pos)  # (batch, n, n_state)
+        x = row(x, last)  # (batch, n_state)
+        return self.readout(self.model.decoder.embed_tokens.unembed(x)), cache  # logits (batch, n_vocab)
+
+
+def row(x: Tensor, index: Tensor) -> Tensor:
+    """x (batch, n, d), index () -> (batch, d)"""
+    batch, n, d = x.shape
+    by_position = ops.transpose(x, (1, 0, 2)).reshape(n, batch * d)
+    return ops.rows(by_position, index, count=1).reshape(batch, d)

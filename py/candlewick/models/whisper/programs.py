@@ -1,0 +1,75 @@
+"""From a checkpoint folder to Programs and the weights they want: no executor is needed for that."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from candlewick.models.whisper.model import Dims, Whisper
+from candlewick.models.whisper.readout import Readout
+from candlewick.models.whisper.tokenizer import Tokenizer, check_kind
+from candlewick.program import Program
+from candlewick.text.bpe import BPE
+from candlewick.trace import Spec, trace
+from candlewick.weights.load import Checkpoint, Weights, bind
+
+CHUNK = 16  # tokens of a prompt that are read in one run
+EMBEDDING = "model.decoder.embed_tokens.weight"
+TIED = ("proj_out.weight",)  # some files keep the output matrix too; it is the token embedding
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A checkpoint, read and checked; its data is still where it was."""
+
+    dims: Dims
+    tokenizer: Tokenizer
+    generation_config: Mapping[str, Any]
+    network: Whisper
+    programs: dict[str, Program]
+    weights: Weights
+
+
+async def load_model(checkpoint: Checkpoint) -> LoadedModel:
+    """Reads the small files and the weights' headers. Raises ValueError in words for files that are not one Whisper."""
+    config = await checkpoint.json("config.json")
+    dims = Dims.from_config(config)
+    generation_config = await _generation_config(checkpoint, config)
+    tokenizer = Tokenizer(BPE.from_text(await checkpoint.text("tokenizer.json")))
+    tensors = await checkpoint.tensors()
+    check_kind(tokenizer, dims, tensors[EMBEDDING].shape[0] if EMBEDDING in tensors else None)
+
+    network = Whisper(dims, Readout(dims.n_vocab, tokenizer.eot, tokenizer.suppressed(generation_config)))
+    bound = bind(network.parameters(), tensors, ignore=TIED)
+    network.set_dtypes({name: info.dtype for name, info in bound.items()})
+    weights = Weights(checkpoint, bound, network.constants())
+    return LoadedModel(dims, tokenizer, generation_config, network, programs(network), weights)
+
+
+async def _generation_config(checkpoint: Checkpoint, config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """generation_config.json; older folders have its entries in config.json."""
+    if "generation_config.json" in checkpoint.files:
+        return await checkpoint.json("generation_config.json")
+    return config
+
+
+def programs(network: Whisper) -> dict[str, Program]:
+    """The entries: mel, encode, decode_1 (a step) and decode_16 (a piece of a prompt)."""
+    dims, cache = network.dims, network.new_cache()
+
+    def encode(log_mel, peak):
+        features, _ = network.encode(log_mel, peak, cache)
+        return {"features": features}
+
+    def decode(tokens, pos, last):
+        outputs, _ = network.decode(tokens, cache, pos, last)
+        return outputs
+
+    frames = Spec((1, dims.n_frames, dims.n_mels))
+    entries = [
+        trace(network.mel, {"samples": Spec((1, dims.n_samples, 1))}, name="mel"),
+        trace(encode, {"log_mel": frames}, {"peak": "f32"}, name="encode"),
+        *(trace(decode, {"tokens": Spec((1, n), "i32")}, ("pos", "last"), name=f"decode_{n}") for n in (1, CHUNK)),
+    ]
+    return {program.name: program for program in entries}
