@@ -1,0 +1,1 @@
+"""Foreign checkpoints -> ours. The only place where a tensor gets another name."""
