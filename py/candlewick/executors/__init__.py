@@ -139,8 +139,8 @@ def create(name: str = "auto", host: Any = None, threads: int | None = None) -> 
 
     try:
         if host is None:
-            from .wasm.host_wasmtime import WasmtimeHost
-            host = WasmtimeHost(threads=threads or 1)
+            from .wasm.host_wasmtime import Host
+            host = Host(threads=threads or 1)
         return WasmExecutor(host, "chosen by hand" if name == "wasm" else "WebAssembly SIMD is here")
     except ExecutorUnavailable as e:
         if name == "wasm":

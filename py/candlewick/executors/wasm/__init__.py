@@ -1,0 +1,127 @@
+"""The wasm executor: Programs as kernel calls in one shared memory, run by SIMD threads.
+
+Python lowers once at load; a run writes the inputs, calls the C interpreter once, and reads the outputs asked for. The
+`host` is what holds kernel memory and threads: wasmtime in CPython, the engine worker's JavaScript in a page. It offers
+
+    free_base, threads, threads_asked, relaxed      where our memory begins; what runs
+    reserve(end)                                    bytes [0, end) exist, or MemoryError with numbers
+    write(address, array), read(address, n_bytes)   copies in and out
+    run(code_start, code_end) -> status             0 done, 1 stopped, else the run failed
+    sources                                         set before load_weights: file name -> ByteSource
+    await load_weights(recipe, on_progress)         JSON {staging, staging_bytes, tensors: [...]}: stream, pack, place
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from ...passes import optimise
+from ...program import Instruction, Program
+from .. import Executor, Progress, Stopped, WeightSource, bounds, check_bounds, checked_inputs
+from ..plan import Entry, Plan
+from .layout import Layout
+from .lower import lower
+
+MIN_STAGING_BYTES = 4 << 20
+_ZEROS = np.zeros(1 << 18, np.uint8)
+
+
+class WasmExecutor(Executor):
+    """See the module text. One host, one executor at a time; `close` leaves the host ready for the next."""
+
+    name = "wasm"
+
+    def __init__(self, host: Any, reason: str = "") -> None:
+        super().__init__(reason)
+        self.host = host
+        self.plans: list[Plan] = []
+        self.entries: dict[str, Entry] = {}
+        self._layout: Layout | None = None
+        self._bounds: dict[str, dict[str, int]] = {}
+        self._last = ""
+
+    async def load(self, programs: Mapping[str, Program], weights: WeightSource, on_progress: Progress | None = None) -> None:
+        new = {name: optimise(p) for name, p in programs.items()}
+        if self._layout is None:
+            self._layout = Layout(self.host.free_base, {}, {})
+        layout = self._layout
+        layout.infos, layout.constants, layout.plan = weights.bound, weights.constants, Plan()
+        lower(new, layout)
+        plan = layout.plan
+        staging, staging_bytes = plan.staging, plan.staging_bytes
+        if plan.recipe and staging_bytes < MIN_STAGING_BYTES:
+            staging, staging_bytes = -(-plan.end // 64) * 64, MIN_STAGING_BYTES
+            layout.cursor = plan.end = staging + staging_bytes
+        self.host.reserve(plan.end)
+        for address, n_bytes in plan.zeros:
+            for start in range(0, n_bytes, len(_ZEROS)):
+                self.host.write(address + start, _ZEROS[: min(len(_ZEROS), n_bytes - start)])
+        for address, array in plan.constants:
+            self.host.write(address, array)
+        self.host.write(plan.code_address, plan.code)
+        if plan.recipe:
+            recipe = {"staging": staging, "staging_bytes": staging_bytes, "tensors": plan.recipe}
+            self.host.sources = weights.checkpoint.files
+            report = on_progress and (lambda done, total: on_progress("weights", done, total, "bytes"))
+            await self.host.load_weights(json.dumps(recipe), report)
+        self.plans.append(plan)
+        self.entries |= plan.entries
+        self.programs |= new
+        self._bounds |= {name: bounds(p) for name, p in new.items()}
+
+    def _write_inputs(self, entry: str, inputs: Mapping[str, Any]) -> Entry:
+        program = self._program(entry)
+        arrays = checked_inputs(program, inputs)
+        check_bounds(program, self._bounds[entry], arrays)
+        e = self.entries[entry]
+        if e.io_bytes:
+            self.host.write(e.io, np.frombuffer(b"".join(arrays[n].tobytes() for n in e.small), np.uint8))
+        for name, slot in e.large.items():
+            self.host.write(slot.address, np.ascontiguousarray(arrays[name]))
+        return e
+
+    def _run(self, entry: str, start: int, end: int) -> None:
+        status = self.host.run(start, end)
+        if status == 1:
+            raise Stopped(f"wasm: {entry} was stopped")
+        if status != 0:
+            raise RuntimeError(f"wasm: {entry} failed in a kernel (status {status}); its outputs are not to be used")
+
+    async def run(self, entry: str, inputs: Mapping[str, Any], fetch: tuple[str, ...] | None = None) -> dict[str, np.ndarray]:
+        e = self._write_inputs(entry, inputs)
+        self._last = ""
+        self._run(entry, e.code_start, e.code_end)
+        self._last = entry
+        return await self.fetch(entry, tuple(e.outputs) if fetch is None else fetch)
+
+    async def fetch(self, entry: str, names: tuple[str, ...]) -> dict[str, np.ndarray]:
+        if self._last != entry:
+            raise ValueError(f"wasm: outputs of {entry!r} were asked for, the last finished run was of {self._last or 'nothing'!r}")
+        slots = self.entries[entry].outputs
+        return {n: np.frombuffer(self.host.read(slots[n].address, slots[n].nbytes), slots[n].numpy).reshape(slots[n].shape)
+                for n in names}
+
+    async def steps(self, entry: str, inputs: Mapping[str, Any]) -> AsyncIterator[tuple[Instruction, np.ndarray]]:
+        e, start = self._write_inputs(entry, inputs), self.entries[entry].code_start
+        self._last = ""
+        for instruction, end, (address, shape, strides, dtype) in zip(self.programs[entry].instructions, e.marks, e.values):
+            if end > start:
+                self._run(entry, start, end)
+            start = end
+            span = 4 + sum((n - 1) * st for n, st in zip(shape, strides))
+            flat = np.frombuffer(self.host.read(address, span), np.int32 if dtype == "i32" else np.float32)
+            yield instruction, np.lib.stride_tricks.as_strided(flat, shape, strides).copy()
+
+    async def close(self) -> None:
+        self.plans, self.entries, self.programs, self._layout, self._last = [], {}, {}, None, ""
+
+    def describe(self) -> dict[str, Any]:
+        memory = {k: sum(p.bytes.get(k, 0) for p in self.plans) for k in ("weights", "state", "arena", "code")}
+        memory["total"] = self._layout.cursor if self._layout else self.host.free_base
+        return {"executor": self.name, "reason": self.reason, "threads": self.host.threads,
+                "threads_asked": getattr(self.host, "threads_asked", self.host.threads),
+                "relaxed_simd": bool(self.host.relaxed), "memory": memory}

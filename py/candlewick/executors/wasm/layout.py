@@ -1,0 +1,99 @@
+"""Where everything lies in kernel memory: weights, states, literals and constants, for all Programs of one executor."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ...dtypes import DTYPES
+from ...passes.memory import ALIGN
+from ...program import Value
+from ..plan import Plan
+from .abi import PANEL, W_DTYPES, panel_bytes
+
+
+def pack_panels(weight: np.ndarray) -> np.ndarray:
+    """(n, k) or (c_out, c_in, taps) -> panels (ceil(n / PANEL), k, PANEL), what `pack` in C does for weights from files."""
+    if weight.ndim == 3:
+        weight = weight.transpose(0, 2, 1).reshape(len(weight), -1)          # (c_out, taps * c_in)
+    n, k = weight.shape
+    panels = np.zeros((-(-n // PANEL) * PANEL, k), weight.dtype)
+    panels[:n] = weight
+    return np.ascontiguousarray(panels.reshape(-1, PANEL, k).transpose(0, 2, 1))
+
+
+class Layout:
+    """Hands out addresses from a cursor. A weight is laid out once in each form (panels, flat) that is asked for."""
+
+    def __init__(self, base: int, infos: dict[str, Any], constants: dict[str, np.ndarray]) -> None:
+        self.cursor = base
+        self.infos, self.constants = infos, constants
+        self.weights: dict[tuple[str, str], int] = {}
+        self.states: dict[str, int] = {}
+        self.numbers: dict[float, int] = {}
+        self.plan = Plan()
+        self.used: dict[str, int] = {"weights": 0, "state": 0}
+
+    def take(self, n_bytes: int, region: str = "") -> int:
+        """An aligned address with n_bytes behind it."""
+        address = -(-self.cursor // ALIGN) * ALIGN
+        self.cursor = address + n_bytes
+        if region:
+            self.used[region] += n_bytes
+        return address
+
+    def state(self, v: Value) -> int:
+        """A state buffer, zero at first."""
+        if v.name not in self.states:
+            self.states[v.name] = self.take(v.size * 4, "state")
+            self.plan.zeros.append((self.states[v.name], v.size * 4))
+        return self.states[v.name]
+
+    def number(self, x: float) -> int:
+        """A float32 literal in memory, so that kernels read it like any operand."""
+        if x not in self.numbers:
+            self.numbers[x] = self.take(4)
+            self.plan.constants.append((self.numbers[x], np.array([x], np.float32)))
+        return self.numbers[x]
+
+    def flat(self, v: Value) -> int:
+        """A weight as a flat float32 array (int32 for an integer constant)."""
+        key = (v.name, "flat")
+        if key not in self.weights:
+            self.weights[key] = self.take(v.size * 4, "weights")
+            address = self.weights[key]
+            for part in v.parts or (v,):
+                if not part.name:
+                    self.plan.zeros.append((address, part.size * 4))
+                elif part.kind == "constant":
+                    self.plan.constants.append((address, self.constants[part.name]))
+                else:
+                    self._fetch(part, "flat", address, part.size, 1, 1, "f32")
+                address += part.size * 4
+        return self.weights[key]
+
+    def panels(self, v: Value) -> tuple[int, int]:
+        """A weight in panels -> (address, w_dtype). 16-bit weights stay 16 bits, everything else becomes float32."""
+        dtype = v.dtype if v.dtype in W_DTYPES else "f32"
+        n, k = v.shape[0], v.size // v.shape[0]
+        key = (v.name, "panels")
+        if key not in self.weights:
+            self.weights[key] = self.take(panel_bytes(n, k, dtype), "weights")
+            address = self.weights[key]
+            for part in v.parts or (v,):
+                if part.kind == "constant":
+                    self.plan.constants.append((address, pack_panels(self.constants[part.name].astype(np.float32))))
+                else:
+                    taps = part.shape[2] if len(part.shape) == 3 else 1
+                    self._fetch(part, "panels", address, part.shape[0], k, taps, dtype)
+                address += panel_bytes(part.shape[0], k, dtype)
+        return self.weights[key], W_DTYPES[dtype]
+
+    def _fetch(self, part: Value, kind: str, dst: int, n: int, k: int, taps: int, dst_dtype: str) -> None:
+        """One line of the recipe: bytes [start, end) of a file, n rows of k elements of `dtype`, packed to dst."""
+        info = self.infos[part.name]
+        if DTYPES[info.dtype].kind != "float":
+            raise ValueError(f"{part.name} is {info.dtype} in {info.file}; the wasm executor takes float weights")
+        self.plan.recipe.append({"file": info.file, "start": info.start, "end": info.end, "dtype": info.dtype,
+                                 "kind": kind, "dst": dst, "n": n, "k": k, "taps": taps, "dst_dtype": dst_dtype})

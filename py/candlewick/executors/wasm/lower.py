@@ -1,0 +1,442 @@
+"""Program -> kernel calls. Every choice about shapes, strides and buffers is made here, once, in Python.
+
+Shape ops cost nothing: a value is a view (buffer, offset, strides), and reshape, transpose and slice make other views of the
+same buffer. Kernels that read rows at any stride (`linear`, `attention`, `binary`, `copy`) take views as they are; for the
+others `_contiguous` inserts a copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from math import prod
+
+import numpy as np
+
+from ...passes.memory import Lifetime, plan_arena
+from ...program import Instruction, Program, Value
+from ..plan import Entry, Slot
+from . import abi
+from .layout import Layout
+
+SMALL_INPUT_BYTES = 4096
+_ORIGIN = np.zeros(1, np.float32)  # views are made of this one element by stride arithmetic; nothing behind it is ever read
+_WORD = 4
+
+
+@dataclass(eq=False)
+class Buffer:
+    """Arena bytes that live from the first to the last instruction that mentions them; address is known at the end."""
+
+    size: int
+    first: int = 1 << 30
+    last: int = -1
+    address: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """A strided array at a base: an absolute address or a Buffer. `array` carries shape, strides and offset, no data."""
+
+    base: int | Buffer
+    array: np.ndarray
+
+    @property
+    def offset(self) -> int:
+        return self.array.__array_interface__["data"][0] - _ORIGIN.__array_interface__["data"][0]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.array.shape
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """In elements."""
+        return tuple(s // _WORD for s in self.array.strides)
+
+    def map(self, fn: Callable[[np.ndarray], np.ndarray]) -> View:
+        return View(self.base, fn(self.array))
+
+    def at(self, n_bytes: int) -> View:
+        """The same shape, n_bytes further on."""
+        return View(self.base, _strided(self.shape, self.array.strides, self.offset + n_bytes))
+
+
+def _strided(shape: tuple[int, ...], strides: tuple[int, ...] | None = None, offset: int = 0) -> np.ndarray:
+    if strides is None:
+        strides = tuple(prod(shape[i + 1:]) * _WORD for i in range(len(shape)))
+    address = _ORIGIN.__array_interface__["data"][0] + offset
+    holder = type("Holder", (), {})()
+    holder.__array_interface__ = {"data": (address, False), "shape": tuple(shape), "strides": tuple(strides),
+                                  "typestr": "<f4", "version": 3}
+    return np.asarray(holder)
+
+
+LOWER: dict[str, Callable[..., View | None]] = {}
+
+
+def lowers(*ops: str):
+    def register(fn):
+        LOWER.update(dict.fromkeys(ops, fn))
+        return fn
+    return register
+
+
+@dataclass
+class Lowering:
+    """The state of lowering one Program: views of its values and the kernel calls so far."""
+
+    program: Program
+    layout: Layout
+    views: dict[str, View] = field(default_factory=dict)
+    buffers: list[Buffer] = field(default_factory=list)
+    calls: list[tuple[str, dict[str, int | float | View]]] = field(default_factory=list)
+    marks: list[int] = field(default_factory=list)
+    made: list[View] = field(default_factory=list)
+
+    # -- buffers and operands
+
+    def buffer(self, shape: tuple[int, ...]) -> View:
+        b = Buffer(prod(shape) * _WORD)
+        self.buffers.append(b)
+        return View(b, _strided(shape))
+
+    def call(self, kernel: str, **args: int | float | View) -> None:
+        position = len(self.calls)
+        for a in args.values():
+            if isinstance(a, View) and isinstance(a.base, Buffer):
+                a.base.first, a.base.last = min(a.base.first, position), max(a.base.last, position)
+        self.calls.append((kernel, args))
+
+    def view(self, v: Value) -> View:
+        """Any operand that is read elementwise."""
+        if v.kind == "number":
+            return View(self.layout.number(v.number), _strided(()))
+        if v.kind in ("weight", "constant"):
+            return View(self.layout.flat(v), _strided(v.shape))
+        if v.kind == "state":
+            return View(self.layout.state(v), _strided(v.shape))
+        return self.views[v.name]
+
+    def contiguous(self, x: View) -> View:
+        return x if x.array.flags.c_contiguous else self.copy(x, self.buffer(x.shape))
+
+    def copy(self, src: View, dst: View, **offset: int | View) -> View:
+        """src -> dst of the same shape, at most four axes after merging (`offset`: see abi)."""
+        shape, (s, t) = _merge_axes(dst.shape, src.strides, dst.strides)
+        if len(shape) > 4:
+            raise ValueError(f"copy of {list(dst.shape)} has {len(shape)} separate axes; the kernel takes four")
+        pad = 4 - len(shape)
+        dims = {f"d{i}": n for i, n in enumerate((1,) * pad + shape)}
+        ss = {f"s{i}": n for i, n in enumerate((0,) * pad + s)}
+        tt = {f"t{i}": n for i, n in enumerate((0,) * pad + t)}
+        where = {"offset": 0, "offset_stride": 0, "offset_max": 0, "into_dst": 0, **offset}
+        self.call("copy", src=src, dst=dst, **dims, **ss, **tt, **where)
+        return dst
+
+    def as_rows(self, x: View) -> tuple[View, int, int]:
+        """(view, m, row stride): x as m rows of its last axis, with unit stride along the row; copied if it is not that."""
+        n = x.shape[-1]
+        if n == 1 or x.strides[-1] == 1:
+            try:
+                rows = x.map(lambda a: np.reshape(a, (-1, n), copy=False))
+                return rows, rows.shape[0], rows.strides[0] if rows.shape[0] > 1 else n
+            except ValueError:
+                pass
+        x = self.contiguous(x)
+        return x, prod(x.shape[:-1]), n
+
+    # -- the whole program
+
+    def run(self) -> None:
+        for i in self.program.instructions:
+            result = LOWER[i.op](self, i)
+            if i.out.kind == "temp":
+                self.views[i.out.name] = result
+            self.made.append(result)
+            self.marks.append(len(self.calls))
+
+
+# ---- one function an op, in the order of the op table ----------------------------------------------------------------
+
+def _epilogue(s: Lowering, i: Instruction, n: int) -> dict[str, int | View]:
+    bias, residual = i.args[2], i.args[3]
+    words: dict[str, int | View] = {"bias": s.view(bias) if bias else 0, "residual": 0, "ldr": 0,
+                                    "activation": abi.ACTIVATIONS[i.attrs["activation"]]}
+    if residual:
+        r, _, ldr = s.as_rows(s.contiguous(s.view(residual)).map(lambda a: np.reshape(a, (-1, n), copy=False)))
+        words |= {"residual": r, "ldr": ldr}
+    return words
+
+
+@lowers("linear")
+def _linear(s: Lowering, i: Instruction) -> View:
+    x, m, ldx = s.as_rows(s.view(i.args[0]))
+    w, w_dtype = s.layout.panels(i.args[1])
+    n, k = i.args[1].shape
+    y = s.buffer(i.out.shape)
+    s.call("linear", x=x, ldx=ldx, w=w, y=y, ldy=n, m=m, n=n, k=k, w_dtype=w_dtype, **_epilogue(s, i, n))
+    return y
+
+
+@lowers("conv1d")
+def _conv1d(s: Lowering, i: Instruction) -> View:
+    """Channels last: the taps of one output lie behind one another, so the rows of x are overlapping rows of a linear."""
+    x, weight = s.view(i.args[0]), i.args[1]
+    padding, stride = i.attrs["padding"], i.attrs["stride"]
+    batch, n_ctx, c_in = x.shape
+    c_out, _, taps = weight.shape
+    n_out = i.out.shape[1]
+    if padding:
+        padded = s.buffer((batch, n_ctx + 2 * padding, c_in))
+        for b in range(batch):
+            for row in (0, padding + n_ctx):
+                s.call("fill", dst=padded.map(lambda a: a[b, row:row + padding]), count=padding * c_in, value=0.0)
+        s.copy(x, padded.map(lambda a: a[:, padding:padding + n_ctx]))
+        x = padded
+    else:
+        x = s.contiguous(x)
+    w, w_dtype = s.layout.panels(weight)
+    y = s.buffer(i.out.shape)
+    words = _epilogue(s, i, c_out)
+    for b in range(batch):
+        one = dict(words)
+        if isinstance(one["residual"], View):
+            one["residual"] = one["residual"].at(b * n_out * one["ldr"] * _WORD)
+        s.call("linear", x=x.map(lambda a: a[b]), ldx=stride * c_in, w=w, y=y.map(lambda a: a[b]), ldy=c_out, m=n_out,
+               n=c_out, k=taps * c_in, w_dtype=w_dtype, **one)
+    return y
+
+
+@lowers("attention")
+def _attention(s: Lowering, i: Instruction) -> View:
+    q, k, v = (x if x.strides[-1] == 1 else s.contiguous(x) for x in map(s.view, i.args[:3]))
+    (batch, h, n, d), hk, m = q.shape, k.shape[1], k.shape[2]
+    y = s.buffer((batch, n, h, d)).map(lambda a: a.transpose(0, 2, 1, 3))      # heads merge without a copy
+    scratch_bytes = abi.attention_scratch_bytes(hk, n, m, d)
+    scratch = s.buffer((scratch_bytes // _WORD,)) if scratch_bytes else 0
+    for b in range(batch):
+        words: dict[str, int | View] = {}
+        for name, x in (("q", q), ("k", k), ("v", v), ("y", y)):
+            words |= {name: x.map(lambda a: a[b]), f"{name}_head": x.strides[1], f"{name}_row": x.strides[2]}
+        s.call("attention", **words, n_head=h, n_group=h // hk, n_q=n, n_k=m, d=d, scale=i.attrs["scale"] or d ** -0.5,
+               causal=int(i.attrs["causal"]), start=s.view(i.args[3]) if i.args[3] else 0, scratch=scratch)
+    return y
+
+
+@lowers("layer_norm")
+def _layer_norm(s: Lowering, i: Instruction) -> View:
+    x, y = s.contiguous(s.view(i.args[0])), s.buffer(i.out.shape)
+    n = i.out.shape[-1]
+    s.call("layer_norm", x=x, w=s.view(i.args[1]), b=s.view(i.args[2]), y=y, m=prod(i.out.shape) // n, n=n, eps=i.attrs["eps"])
+    return y
+
+
+@lowers("softmax", "log_softmax")
+def _softmax(s: Lowering, i: Instruction) -> View:
+    x = s.contiguous(s.view(i.args[0]).map(lambda a: np.moveaxis(a, i.attrs["axis"], -1)))
+    y = s.buffer(x.shape)
+    n = x.shape[-1]
+    s.call("softmax", x=x, y=y, m=prod(x.shape) // n, n=n, log=int(i.op == "log_softmax"))
+    return y.map(lambda a: np.moveaxis(a, -1, i.attrs["axis"]))
+
+
+@lowers("embedding")
+def _embedding(s: Lowering, i: Instruction) -> View:
+    ids, y = s.contiguous(s.view(i.args[0])), s.buffer(i.out.shape)
+    table, w_dtype = s.layout.panels(i.args[1])
+    n_rows, n = i.args[1].shape
+    s.call("embedding", ids=ids, table=table, y=y, m=prod(ids.shape), n=n, n_rows=n_rows, w_dtype=w_dtype)
+    return y
+
+
+@lowers("rows")
+def _rows(s: Lowering, i: Instruction) -> View:
+    table, start, count = s.view(i.args[0]), i.args[1], i.attrs["count"]
+    if start.kind == "number":
+        return table.map(lambda a: a[int(start.number):int(start.number) + count])
+    return s.copy(table.map(lambda a: a[:count]), s.buffer(i.out.shape), offset=s.view(start),
+                  offset_stride=table.strides[0], offset_max=table.shape[0] - count, into_dst=0)
+
+
+@lowers("update")
+def _update(s: Lowering, i: Instruction) -> View:
+    state, x, pos, axis = s.view(i.args[0]), s.view(i.args[1]), i.args[2], i.attrs["axis"]
+    n = x.shape[axis]
+    first = int(pos.number) if pos.kind == "number" else 0
+    place = state.map(lambda a: a[(slice(None),) * axis + (slice(first, first + n),)])
+    if pos.kind == "number":
+        s.copy(x, place)
+    else:
+        s.copy(x, place, offset=s.view(pos), offset_stride=state.strides[axis], offset_max=state.shape[axis] - n, into_dst=1)
+    return state
+
+
+@lowers("reshape")
+def _reshape(s: Lowering, i: Instruction) -> View:
+    x = s.view(i.args[0])
+    try:
+        return x.map(lambda a: np.reshape(a, i.out.shape, copy=False))
+    except ValueError:
+        return s.contiguous(x).map(lambda a: np.reshape(a, i.out.shape, copy=False))
+
+
+@lowers("transpose")
+def _transpose(s: Lowering, i: Instruction) -> View:
+    return s.view(i.args[0]).map(lambda a: a.transpose(i.attrs["axes"]))
+
+
+@lowers("slice")
+def _slice(s: Lowering, i: Instruction) -> View:
+    axis = i.attrs["axis"] % len(i.out.shape)
+    return s.view(i.args[0]).map(lambda a: a[(slice(None),) * axis + (slice(i.attrs["start"], i.attrs["stop"]),)])
+
+
+@lowers("concat")
+def _concat(s: Lowering, i: Instruction) -> View:
+    y, axis, start = s.buffer(i.out.shape), i.attrs["axis"] % len(i.out.shape), 0
+    for v in i.args:
+        stop = start + v.shape[axis]
+        s.copy(s.view(v), y.map(lambda a: a[(slice(None),) * axis + (slice(start, stop),)]))
+        start = stop
+    return y
+
+
+@lowers("cast")
+def _cast(s: Lowering, i: Instruction) -> View:
+    x = s.view(i.args[0])
+    if i.args[0].dtype == i.out.dtype:
+        return x
+    x, y = s.contiguous(x), s.buffer(i.out.shape)
+    s.call("cast", mode=int(i.out.dtype == "f32"), x=x, y=y, count=prod(i.out.shape))
+    return y
+
+
+@lowers(*abi.UNARY)
+def _unary(s: Lowering, i: Instruction) -> View:
+    x, y = s.contiguous(s.view(i.args[0])), s.buffer(i.out.shape)
+    s.call("unary", op=abi.UNARY[i.op], x=x, y=y, count=prod(i.out.shape))
+    return y
+
+
+@lowers(*abi.BINARY)
+def _binary(s: Lowering, i: Instruction) -> View:
+    shape = i.out.shape
+    a, b = (s.view(v).map(lambda x: np.broadcast_to(x, shape)) for v in i.args)
+    merged, (sa, sb) = _merge_axes(shape, a.strides, b.strides)
+    if len(merged) > 2:
+        a, b = s.copy(a, s.buffer(shape)), s.copy(b, s.buffer(shape))
+        merged, sa, sb = (prod(shape),), (1,), (1,)
+    outer, inner = (1, *merged)[-2:] if len(merged) < 2 else merged
+    (ao, ai), (bo, bi) = ((0, 0, *sa)[-2:], (0, 0, *sb)[-2:])
+    y = s.buffer(shape)
+    s.call("binary", op=abi.BINARY[i.op], a=a, a_outer=ao, a_inner=ai, b=b, b_outer=bo, b_inner=bi, y=y,
+           n_outer=outer, n_inner=inner)
+    return y
+
+
+@lowers(*abi.REDUCE)
+def _reduce(s: Lowering, i: Instruction) -> View:
+    x, axis = s.view(i.args[0]), i.attrs["axis"]
+    if axis is None:
+        x = s.contiguous(x).map(lambda a: np.reshape(a, (1, -1), copy=False))
+    else:
+        x = s.contiguous(x.map(lambda a: np.moveaxis(a, axis, -1)))
+    y = s.buffer(i.out.shape)
+    n = x.shape[-1]
+    s.call("reduce", op=abi.REDUCE[i.op], x=x, y=y, m=prod(x.shape) // n, n=n)
+    return y
+
+
+def _merge_axes(shape: tuple[int, ...], *strides: tuple[int, ...]) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:
+    """Neighbouring axes that all operands walk evenly become one; axes of length 1 go. At least one axis is left."""
+    axes = [(n, [st[i] for st in strides]) for i, n in enumerate(shape) if n != 1]
+    merged: list[tuple[int, list[int]]] = []
+    for n, st in axes:
+        if merged and all(outer == inner * n for outer, inner in zip(merged[-1][1], st)):
+            merged[-1] = (merged[-1][0] * n, st)
+        else:
+            merged.append((n, st))
+    if not merged:
+        merged = [(1, [1] * len(strides))]
+    return tuple(n for n, _ in merged), [tuple(st[j] for _, st in merged) for j in range(len(strides))]
+
+
+# ---- programs -> one plan --------------------------------------------------------------------------------------------
+
+def lower(programs: dict[str, Program], layout: Layout) -> None:
+    """Lower optimised Programs into `layout.plan`: weights, states, inputs, then one arena that all entries share, then code."""
+    lowered: list[tuple[str, Lowering, dict[str, Slot], int, int]] = []
+    for name, program in programs.items():
+        s = Lowering(program, layout)
+        io = layout.take(0)
+        small: dict[str, Slot] = {}
+        for v in (*program.scalars.values(), *program.inputs.values()):
+            if v.size * _WORD <= SMALL_INPUT_BYTES:
+                small[v.name] = Slot(layout.cursor, v.shape, v.dtype)
+                layout.cursor += v.size * _WORD
+                s.views[v.name] = View(small[v.name].address, _strided(v.shape))
+            else:
+                s.views[v.name] = s.buffer(v.shape)
+                s.views[v.name].base.first = s.views[v.name].base.last = 0
+        io_bytes = layout.cursor - io
+        s.run()
+        for v in program.outputs.values():
+            s.views[v.name] = s.contiguous(s.view(v))
+            if isinstance(s.views[v.name].base, Buffer):
+                s.views[v.name].base.last = len(s.calls)
+        lowered.append((name, s, small, io, io_bytes))
+    plan = layout.plan
+    arena_bytes = 0
+    for _, s, *_ in lowered:
+        offsets, total = plan_arena([Lifetime(b.size, b.first, b.last) for b in s.buffers])
+        for b, offset in zip(s.buffers, offsets):
+            b.address = offset
+        arena_bytes = max(arena_bytes, total)
+    arena = layout.take(arena_bytes)
+    for _, s, *_ in lowered:
+        for b in s.buffers:
+            b.address += arena
+    plan.code_address = layout.take(0)
+    words: list[int] = []
+    for name, s, small, io, io_bytes in lowered:
+        start, ends = plan.code_address + len(words) * _WORD, [plan.code_address + len(words) * _WORD]
+        for kernel, args in s.calls:
+            words += encode(kernel, args)
+            ends.append(plan.code_address + len(words) * _WORD)
+        program = s.program
+        slots = {n: _slot(s.views[v.name], v) for n, v in program.inputs.items() if n not in small}
+        outputs = {n: _slot(s.views[v.name], v) for n, v in program.outputs.items()}
+        values = tuple((_address(view), view.shape, view.array.strides, i.out.dtype)
+                       for view, i in zip(s.made, program.instructions))
+        plan.entries[name] = Entry(start, ends[-1], tuple(ends[m] for m in s.marks), io, io_bytes, small, slots, outputs, values)
+    plan.code = np.array(words, np.int64).astype(np.uint32).view(np.int32)
+    layout.cursor = plan.code_address + plan.code.nbytes
+    plan.bytes = {**layout.used, "arena": arena_bytes, "code": plan.code.nbytes}
+    plan.staging, plan.staging_bytes = arena, arena_bytes
+    plan.end = layout.cursor
+
+
+def _address(v: View) -> int:
+    return (v.base.address if isinstance(v.base, Buffer) else v.base) + v.offset
+
+
+def _slot(v: View, value: Value) -> Slot:
+    return Slot(_address(v), value.shape, value.dtype)
+
+
+def encode(kernel: str, args: dict[str, int | float | View]) -> list[int]:
+    """One instruction as int32 words: id, length, arguments in the order of the kernel table."""
+    names = abi.KERNELS[kernel]
+    if args.keys() != set(names):
+        raise ValueError(f"{kernel}: arguments {sorted(args.keys() ^ set(names))} are missing or unknown")
+    words = [abi.IDS[kernel], len(names) + 2]
+    for name in names:
+        a = args[name]
+        if isinstance(a, View):
+            words.append(_address(a))
+        elif name in abi.FLOATS:
+            words.append(int(np.float32(a).view(np.uint32)))
+        else:
+            words.append(int(a) & 0xFFFFFFFF)
+    return words
