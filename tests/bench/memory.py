@@ -1,0 +1,87 @@
+"""Does memory stay flat? One page, many transcriptions in a row; bytes after the second and after the last.
+
+    PYTHONPATH=py python tests/bench/memory.py --input CLIP [--runs 50] [--threads 2]
+
+Prints one JSON object. `engine` is what the engine counts (kernel memory, Python heap), `browser` what Chromium counts
+for page and workers, `renderer` the resident size of its process (Linux), which garbage not yet collected lifts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from candlewick.commands import browser as web
+from candlewick.commands.bench import PageBench
+from candlewick.commands.common import Failure, find_model
+
+
+def renderer_bytes(profile: Path) -> int | None:
+    """Resident bytes of the largest renderer below the Chromium that uses `profile`; None without /proc."""
+    if not Path("/proc/self/status").exists():
+        return None
+    parents: dict[int, int] = {}
+    lines: dict[int, bytes] = {}
+    sizes: dict[int, int] = {}
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            status = dict(line.split(":\t", 1) for line in (entry / "status").read_text().splitlines() if ":\t" in line)
+            number = int(entry.name)
+            parents[number], lines[number] = int(status["PPid"]), (entry / "cmdline").read_bytes()
+            sizes[number] = int(status.get("VmRSS", "0 kB").split()[0]) * 1024
+        except (OSError, KeyError, ValueError):
+            continue  # it ended while we looked
+    roots = {number for number, line in lines.items() if str(profile).encode() in line}
+
+    def below(number: int) -> bool:
+        while number and number not in roots:
+            number = parents.get(number, 0)
+        return number in roots
+
+    return max((sizes[n] for n, line in lines.items() if b"--type=renderer" in line and below(n)), default=None)
+
+
+def sample(page: Any, profile: Path) -> dict[str, Any]:
+    browser = web.evaluate(page, "window.bench.memory()")
+    described = web.evaluate(page, "window.bench.describe()")
+    return {"engine": described.get("memory"), "browser": browser and browser["bytes"],
+            "renderer": renderer_bytes(profile)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--input", type=Path, required=True)
+    parser.add_argument("--model", default="whisper-tiny.en")
+    parser.add_argument("--executor", default="wasm")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--runs", type=int, default=50)
+    options = parser.parse_args()
+    try:
+        checkpoint = find_model(options.model)
+        with tempfile.TemporaryDirectory(prefix="candlewick-memory-") as work, web.server() as address:
+            bench = PageBench(address, Path(work), options.input, checkpoint.name, options.executor, options.threads)
+            with bench.opened() as page:
+                web.evaluate(page, "window.bench.first()")
+                web.evaluate(page, "window.bench.again(1)")
+                samples = {2: sample(page, bench.profile)}
+                done = 2
+                while done < options.runs:
+                    step = min(8, options.runs - done)
+                    last = web.evaluate(page, "runs => window.bench.again(runs)", step)
+                    done += step
+                    samples[done] = sample(page, bench.profile)
+        weights = sum(file.stat().st_size for file in checkpoint.glob("*.safetensors"))
+        print(json.dumps({"weights_file_bytes": weights, "runs": options.runs, "after": samples,
+                          "total_ms_last": [run["total_ms"] for run in last]}, indent=1))
+    except Failure as failure:
+        sys.exit(f"error: {failure}")
+
+
+if __name__ == "__main__":
+    main()
