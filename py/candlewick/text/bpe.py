@@ -1,10 +1,11 @@
 """Byte-level BPE, as GPT-2 made it common (Sennrich et al. 2016; Radford et al. 2019), read from a tokenizer.json.
 
-Encoding: text is cut at special tokens (only if asked for), then into words, each word into UTF-8 bytes, and neighbouring
-pieces are merged, always the pair that was learned first. Decoding is a table look-up and a UTF-8 decoder.
+Encoding: text is cut at special tokens (only if asked for), then into words, each word into UTF-8 bytes, and
+neighbouring pieces are merged, always the pair that was learned first. Decoding is a look-up and a UTF-8 decoder.
 
-Nothing beyond the standard library is needed. Python's `re` lacks the Unicode classes of GPT-2's word pattern, so letters,
-numbers, spaces and the rest beyond ASCII are first replaced by one ASCII stand-in each; the pattern runs on those.
+Nothing beyond the standard library is needed. Python's `re` lacks the Unicode classes of GPT-2's word pattern, so
+letters, numbers, spaces and the rest beyond ASCII are first replaced by one ASCII stand-in each; the pattern runs on
+those.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _SPACES = frozenset("\x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(map
 
 
 class _StandIns(dict):
-    """Code point -> itself (ASCII) or a sign of its class: X letter (no contraction has it), 0 number, \\v space, ! other."""
+    """Code point -> itself if ASCII, or a sign of its class: X letter (in no contraction), 0 number, \\v space, !."""
 
     def __missing__(self, code: int) -> str:
         char = chr(code)
@@ -64,7 +65,7 @@ class BPE:
             raise ValueError("tokenizer.json: wanted a BPE model with the ByteLevel pre-tokenizer, got "
                              f"{model.get('type', 'no model')} with {_kind(spec.get('pre_tokenizer'))}")
         if spec.get("normalizer"):
-            raise ValueError(f"tokenizer.json: normalizer {_kind(spec['normalizer'])} is not supported with byte-level BPE")
+            raise ValueError(f"tokenizer.json: normalizer {_kind(spec['normalizer'])} is not supported here")
         self.vocab: dict[str, int] = model["vocab"]
         self.prefix_space = bool(_byte_level(spec["pre_tokenizer"]).get("add_prefix_space", False))
         self.added: dict[str, int] = {t["content"]: t["id"] for t in spec.get("added_tokens", ())}
@@ -89,7 +90,7 @@ class BPE:
         """One more than the largest id."""
         return 1 + max(max(self.vocab.values(), default=-1), max(self.added.values(), default=-1))
 
-    # ---- encoding -----------------------------------------------------------------------------------------------------
+    # ---- encoding -----------------------------------------------------------------------------------------------
 
     def encode(self, text: str, special: bool = False) -> list[int]:
         """Text -> ids. Markers such as <|endoftext|> in it are plain text unless `special`: what a user typed controls
@@ -156,7 +157,7 @@ class BPE:
             consider(left)
         return (i for i in ids if i >= 0)
 
-    # ---- decoding -----------------------------------------------------------------------------------------------------
+    # ---- decoding -----------------------------------------------------------------------------------------------
 
     @cached_property
     def _pieces(self) -> dict[int, str]:

@@ -1,5 +1,5 @@
-"""The recordings that the golden numbers were made from, as float32 at 16 kHz. The resampling here is not the project's own:
-the numbers should not move when that does."""
+"""The recordings that the golden numbers were made from, as float32 at 16 kHz. The resampling here is not the
+project's own: the numbers should not move when that does."""
 
 from __future__ import annotations
 
@@ -14,9 +14,17 @@ import numpy as np
 JFK = Path(__file__).resolve().parents[3].parent / "shared/data/audio/jfk.flac"
 JFK_TEXT = ("And so my fellow Americans ask not what your country can do for you ask what you can do for your country.")
 LIGHTHOUSE_TEXT = (
-    "The old lighthouse stood at the edge of the bay, and every evening the keeper climbed its narrow stairs to light the lamp. "
-    "On clear nights he could count the boats coming home, and in winter he listened to the wind and wrote short letters to his "
-    "sister in the city. When the morning came, he put out the flame and walked down to the beach to gather driftwood for the fire."
+    "The old lighthouse stood at the edge of the bay, and every evening the keeper climbed its narrow stairs to light "
+    "the lamp. On clear nights he could count the boats coming home, and in winter he listened to the wind and wrote "
+    "short letters to his sister in the city. When the morning came, he put out the flame and walked down to the "
+    "beach to gather driftwood for the fire."
+)
+MARKET_TEXT = (
+    "On the first Saturday of every month the square behind the station turns into a market. Farmers from the valley "
+    "bring apples, honey and fresh bread, and a man with a grey beard repairs watches at a small wooden table. "
+    "Children run between the stalls until the church bell rings at noon. Later in the afternoon a band plays under "
+    "the trees, and people stay to talk about the weather, the harvest and the new bridge across the river. "
+    "When the sun goes down, the last visitors carry their baskets home and the street cleaners begin their work."
 )
 
 
@@ -50,10 +58,9 @@ def lighthouse() -> np.ndarray:
 
 
 def long() -> np.ndarray:
-    """77 s: the two clips, pauses between them, then the first half of the second once more."""
-    a, b = jfk(), lighthouse()
+    """78 s: the two clips and a third text, with pauses of a second between them and at the end."""
     pause = np.zeros(16000, np.float32)
-    return np.concatenate([a, pause, b, pause, a, pause, b, pause[:8000], a[: 8 * 16000]])
+    return np.concatenate([jfk(), pause, lighthouse(), pause, spoken(MARKET_TEXT, 140), pause])
 
 
 def spoken(text: str, words_per_minute: int = 150) -> np.ndarray:

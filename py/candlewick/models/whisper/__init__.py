@@ -1,1 +1,6 @@
-"""Whisper: speech -> text."""
+"""Whisper: speech -> text. `model.py` is the network, `transcribe.py` the task; the rest stands between the two."""
+
+from candlewick.models.whisper.programs import LoadedModel, load_model
+from candlewick.models.whisper.transcribe import TranscribeOptions, Transcriber
+
+__all__ = ["LoadedModel", "TranscribeOptions", "Transcriber", "load_model"]

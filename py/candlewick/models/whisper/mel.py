@@ -1,8 +1,8 @@
 """Log-mel spectrogram: what Whisper hears (Radford et al. 2022, section 2.1), as a part of the traced model.
 
-A window of samples becomes frames by one convolution with windowed cosines and sines, as the discrete Fourier transform
-is a matrix like any other. The scale of the picture depends on the loudest point of the whole recording, so that peak is
-found in a first pass (`transcribe.py`) and handed to the encoder as a number.
+A window of samples becomes frames by one convolution with windowed cosines and sines, as the discrete Fourier
+transform is a matrix like any other. The scale of the picture depends on the loudest point of the whole recording, so
+that peak is found in a first pass (`transcribe.py`) and handed to the encoder as a number.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ class LogMel(nn.Module):
         return ops.log10(ops.maximum(power, FLOOR))
 
     def normalise(self, log_mel: Tensor, peak: Tensor) -> Tensor:
-        """log_mel (batch, n_frames, n_mels), peak () -> what the encoder is trained on, about -1 to 1, the same shape"""
+        """log_mel (batch, n_frames, n_mels), peak () -> what the encoder is trained on, about -1 to 1"""
         return (ops.maximum(log_mel, peak - DYNAMIC_RANGE) + 4.0) / 4.0
 
 
 def dft_filters() -> np.ndarray:
-    """-> (2 N_BINS, 1, N_FFT) float32: cosines, then sines, each under a Hann window of N_FFT samples (periodic form)."""
+    """-> (2 N_BINS, 1, N_FFT) float32: cosines, then sines, each under a periodic Hann window of N_FFT samples."""
     n = np.arange(N_FFT)
     hann = 0.5 - 0.5 * np.cos(2 * np.pi * n / N_FFT)
     # the angle goes round N_FFT times a cycle: reduced as an integer first, it is exact
@@ -50,7 +50,7 @@ def dft_filters() -> np.ndarray:
 
 
 def mel_filters(n_mels: int) -> np.ndarray:
-    """-> (n_mels, N_BINS) float32: triangles of equal area, evenly spaced on Slaney's mel scale (Auditory Toolbox, 1998)."""
+    """-> (n_mels, N_BINS) float32: triangles of equal area, evenly spaced on Slaney's mel scale (1998)."""
     corners = mel_to_hz(np.linspace(hz_to_mel(0.0), hz_to_mel(SAMPLE_RATE / 2), n_mels + 2))  # Hz
     hz = np.linspace(0, SAMPLE_RATE / 2, N_BINS)
     low, mid, high = (corners[i : i + n_mels, None] for i in range(3))
@@ -76,8 +76,8 @@ def mel_to_hz(mel: np.ndarray) -> np.ndarray:
 def window(audio: np.ndarray, start_frame: int, n_samples: int) -> np.ndarray:
     """Samples that the frames from start_frame on look at: audio float32 (n,) -> (1, n_samples, 1).
 
-    A frame is centred on its time, so the first one begins N_FFT / 2 samples early. Before the recording stands its mirror
-    image, after it silence: the same as padding it to the full window and taking the transform of that.
+    A frame is centred on its time, so the first one begins N_FFT / 2 samples early. Before the recording stands its
+    mirror image, after it silence: the same as padding it to the full window and taking the transform of that.
     """
     half = N_FFT // 2
     begin = start_frame * HOP - half

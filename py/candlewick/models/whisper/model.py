@@ -1,4 +1,4 @@
-"""Whisper, the network (Radford et al. 2022, "Robust Speech Recognition via Large-Scale Weak Supervision", section 2.2).
+"""Whisper, the network: Radford et al. 2022, "Robust Speech Recognition via Large-Scale Weak Supervision", part 2.2.
 
 Read it from the top: attention, blocks, encoder, decoder, model. Attribute paths are the tensor names of a Hugging Face
 file, so `model.encoder.layers.0.self_attn.q_proj.weight` is one both there and here.
@@ -41,17 +41,19 @@ class Dims:
         keys = {
             "n_mels": "num_mel_bins", "n_audio_ctx": "max_source_positions", "n_text_ctx": "max_target_positions",
             "n_vocab": "vocab_size", "n_state": "d_model",
-            "n_audio_layer": "encoder_layers", "n_audio_head": "encoder_attention_heads", "n_audio_mlp": "encoder_ffn_dim",
-            "n_text_layer": "decoder_layers", "n_text_head": "decoder_attention_heads", "n_text_mlp": "decoder_ffn_dim",
+            "n_audio_layer": "encoder_layers", "n_text_layer": "decoder_layers",
+            "n_audio_head": "encoder_attention_heads", "n_text_head": "decoder_attention_heads",
+            "n_audio_mlp": "encoder_ffn_dim", "n_text_mlp": "decoder_ffn_dim",
         }
         missing = [key for key in keys.values() if not isinstance(config.get(key), int)]
         if missing:
-            raise ValueError(f"config.json: a Whisper model needs {', '.join(missing)} as whole numbers; "
-                             f"this one says model_type {config.get('model_type', 'nothing')!r}. Choose a Whisper checkpoint")
+            raise ValueError(f"config.json: a Whisper model needs {', '.join(missing)} as whole numbers; this one is of "
+                             f"model_type {config.get('model_type')!r}. Choose a Whisper checkpoint")
         dims = Dims(**{field: config[key] for field, key in keys.items()})
         for field in ("n_audio_head", "n_text_head"):
             if dims.n_state % getattr(dims, field):
-                raise ValueError(f"config.json: d_model {dims.n_state} is not a multiple of {keys[field]} {getattr(dims, field)}")
+                raise ValueError(f"config.json: d_model {dims.n_state} is not a multiple of {keys[field]}, "
+                                 f"{getattr(dims, field)}")
         return dims
 
     @property
@@ -93,7 +95,7 @@ class CausalSelfAttention(Attention):
     """A token sees itself and the tokens before it (decoder)."""
 
     def __call__(self, x: Tensor, cache: nn.KVCache, pos: Tensor) -> tuple[Tensor, nn.KVCache]:
-        """x (batch, n, n_state) at positions pos .. pos + n, cache with room for n_text_ctx -> (the same shape, cache)"""
+        """x (batch, n, n_state) at pos .. pos + n, cache with room for n_text_ctx -> (the same shape, cache)"""
         q, k, v = self.heads(self.q_proj(x), self.k_proj(x), self.v_proj(x))  # (batch, n_head, n, d_head)
         cache = cache.update(k, v, pos)  # (batch, n_head, n_text_ctx, d_head)
         y = ops.attention(q, cache.k, cache.v, start=pos, causal=True)  # (batch, n_head, n, d_head)
@@ -143,7 +145,7 @@ class DecoderBlock(Block):
         self.encoder_attn_layer_norm = nn.LayerNorm(n_state)
 
     def __call__(self, x: Tensor, cache: nn.KVCache, audio: nn.KVCache, pos: Tensor) -> tuple[Tensor, nn.KVCache]:
-        """x (batch, n, n_state), cache of the tokens, audio = keys and values of the window -> (the same shape, cache)"""
+        """x (batch, n, n_state), cache of the tokens, audio: what the window left -> (the same shape, cache)"""
         y, cache = self.self_attn(self.self_attn_layer_norm(x), cache, pos)
         x = x + y
         x = x + self.encoder_attn(self.encoder_attn_layer_norm(x), audio)
@@ -241,7 +243,8 @@ class Whisper(nn.Module):
     def decode(self, tokens: Tensor, cache: Cache, pos: Tensor, last: Tensor) -> tuple[dict[str, Tensor], Cache]:
         """tokens i32 (batch, n) at pos .. pos + n -> what follows token number `last` of them (`Readout`), cache
 
-        Tokens after `last` may be padding: a token sees only those before it, and the next run overwrites what they left.
+        Tokens after `last` may be padding: a token sees only those before it, and the next run overwrites what they
+        left.
         """
         x, cache = self.model.decoder(tokens, cache, pos)  # (batch, n, n_state)
         x = row(x, last)  # (batch, n_state)

@@ -1,7 +1,7 @@
 """What the decoding rules need to know of the logits, computed where the logits are.
 
-The greedy rules look at all logits only through three numbers: the best text token, its logit, and the log of the summed
-exponentials of all text tokens. With them, a step brings some 1,600 numbers to Python and not 51,864; the full logits stay
+The greedy rules look at the text tokens only through three numbers: the best token, its logit, and the log of the
+summed exponentials of all. With them, a step brings some 1,600 numbers to Python and not 51,864; the full logits stay
 with the executor and are fetched when a step does need them (sampling, the first step).
 
 The vocabulary, in the order of ids:  text 0 .. eot | eot and other special tokens | timestamps

@@ -38,8 +38,7 @@ class Tokenizer:
             if token not in names:
                 break
             self.languages[names[token]] = token
-        # in the English vocabulary the end of text is also the last one that GPT-2 had; the multilingual one has a token more
-        self.multilingual = self.eot != ENGLISH_EOT and len(self.languages) > 1 if multilingual is None else multilingual
+        self.multilingual = self.eot != ENGLISH_EOT if multilingual is None else multilingual
 
     def _id(self, *names: str) -> int:
         for name in names:
@@ -48,7 +47,7 @@ class Tokenizer:
         raise ValueError(f"tokenizer.json: a Whisper tokenizer has the token {' or '.join(names)}, this one does not; "
                          "the file belongs to another model")
 
-    # ---- text ---------------------------------------------------------------------------------------------------------
+    # ---- text ---------------------------------------------------------------------------------------------------
 
     def encode(self, text: str) -> list[int]:
         """Text -> ids; markers in it are text."""
@@ -62,7 +61,7 @@ class Tokenizer:
         """A decoder for ids that come one by one."""
         return StreamDecoder(self.bpe)
 
-    # ---- steering -----------------------------------------------------------------------------------------------------
+    # ---- steering -----------------------------------------------------------------------------------------------
 
     def prompt(self, language: str, task: str, timestamps: bool) -> list[int]:
         """What a transcript begins with. An English-only model has no language and no task to be told."""
@@ -72,8 +71,8 @@ class Tokenizer:
         return tokens if timestamps else [*tokens, self.no_timestamps]
 
     def suppressed(self, generation_config: Mapping[str, Any]) -> list[int]:
-        """Tokens that never belong in a transcript: those that the checkpoint lists (signs that are not speech), and the
-        steering tokens, whether listed or not."""
+        """Tokens that never belong in a transcript: those that the checkpoint lists (signs that are not speech), and
+        the steering tokens, whether listed or not."""
         steering = [self.sot, self.translate, self.transcribe, self.start_of_lm, self.start_of_prev, self.no_speech,
                     self.no_timestamps]
         return sorted({*(generation_config.get("suppress_tokens") or ()), *steering})
@@ -92,9 +91,11 @@ def check_kind(tokenizer: Tokenizer, dims: Dims, vocabulary_rows: int | None) ->
 
     vocabulary_rows: rows of the token embedding in the weights, None if they have none.
     """
-    wanted = tokenizer.timestamp_begin + dims.n_audio_ctx + 1  # a timestamp for each encoder position, and one for the end
+    # a timestamp for each encoder position, and one for the end
+    wanted = tokenizer.timestamp_begin + dims.n_audio_ctx + 1
     kind = "multilingual" if tokenizer.multilingual else "English-only"
-    sizes = {"config.json (vocab_size)": dims.n_vocab, "the weights (model.decoder.embed_tokens.weight)": vocabulary_rows}
+    sizes = {"config.json (vocab_size)": dims.n_vocab,
+             "the weights (model.decoder.embed_tokens.weight)": vocabulary_rows}
     wrong = {where: size for where, size in sizes.items() if size not in (wanted, None)}
     if wrong:
         raise ValueError(f"vocabulary: tokenizer.json is {kind} and has {wanted} tokens with its timestamps, but "

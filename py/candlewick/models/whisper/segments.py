@@ -1,0 +1,66 @@
+"""From the tokens of a window to segments of the recording. Pure functions on frames of 10 ms."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from candlewick.models.whisper.mel import FRAMES_PER_SECOND
+
+FRAMES_PER_TIMESTAMP = 2  # the encoder halves the frames, and timestamps count its positions
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Tokens between two timestamps (both among them); frames count from the start of the window."""
+
+    start: int
+    end: int
+    tokens: tuple[int, ...]
+
+
+def cut(tokens: Sequence[int], timestamp_begin: int, n_frames: int) -> tuple[list[Piece], int]:
+    """tokens of one window with n_frames of sound -> (its pieces, frames by which to go on).
+
+    Where a pair of timestamps closes one segment and opens the next, the next window starts: what comes after the last
+    pair is heard again from its beginning. A window that ends with a single timestamp, or has none, is done with.
+    """
+    is_time = [t >= timestamp_begin for t in tokens]
+    single_end = is_time[-2:] == [False, True]
+    pairs = [i for i in range(1, len(tokens)) if is_time[i - 1] and is_time[i]]  # where a second one of two stands
+
+    def frame(token: int) -> int:
+        return min((token - timestamp_begin) * FRAMES_PER_TIMESTAMP, n_frames)
+
+    if not pairs:
+        times = [t for t, timed in zip(tokens, is_time) if timed]
+        end = frame(times[-1]) if times and times[-1] != timestamp_begin else n_frames
+        return [Piece(0, end, tuple(tokens))], n_frames
+    bounds = [0, *pairs, *([len(tokens)] if single_end else [])]
+    pieces = [Piece(frame(tokens[a]), max(frame(tokens[a]), frame(tokens[b - 1])), tuple(tokens[a:b]))
+              for a, b in pairwise(bounds)]
+    return pieces, n_frames if single_end else pieces[-1].end or n_frames  # a last pair at 0 would stand still
+
+
+@dataclass
+class Timeline:
+    """Turns frames into seconds that never go back and never leave the recording."""
+
+    duration: float
+    reached: float = 0.0
+
+    def place(self, start_frame: int, end_frame: int) -> tuple[float, float]:
+        """Frames from the start of the recording -> (start, end) in seconds."""
+        start = min(max(start_frame / FRAMES_PER_SECOND, self.reached), self.duration)
+        end = min(max(end_frame / FRAMES_PER_SECOND, start), self.duration)
+        self.reached = end
+        return round(start, 3), round(end, 3)
+
+
+def segment(id: int, times: tuple[float, float], text: str, tokens: Sequence[int], decoded: Any) -> dict[str, Any]:
+    """One segment as events and results carry it; decoded: the `Decoded` it is from."""
+    return {"id": id, "start": times[0], "end": times[1], "text": text, "tokens": list(tokens),
+            "temperature": decoded.temperature, "avg_logprob": decoded.avg_logprob,
+            "compression_ratio": decoded.compression_ratio, "no_speech_prob": decoded.no_speech_prob}

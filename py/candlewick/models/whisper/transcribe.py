@@ -1,0 +1,298 @@
+"""A recording of any length -> text with times, as a stream of events.
+
+The recording is heard in windows of 30 s. Each window starts where the last timestamp of the one before it says that a
+segment ended, so words are not cut. The steps: find the loudest point, then for each window hear it (log-mel, encoder),
+decode it (again at a higher temperature while the text looks wrong), cut it into segments, go on.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from candlewick.executors import Executor, Progress, Stopped
+from candlewick.models.whisper.decoding import Decoded, WindowDecoder, detect_language, rules_for
+from candlewick.models.whisper.mel import DYNAMIC_RANGE, FRAMES_PER_SECOND, HOP, SAMPLE_RATE, window
+from candlewick.models.whisper.programs import LoadedModel, load_model
+from candlewick.models.whisper.segments import Timeline, cut, segment
+from candlewick.models.whisper.tokenizer import SECONDS_PER_TIMESTAMP
+from candlewick.weights.load import Checkpoint
+
+NO_SIGNAL = -7.0  # log-mel peak of an empty window: dithered 16-bit silence lies near -8, faint speech above -6
+LEFTOVER_FRAMES = 10  # a last window of at most 0.1 s is not worth hearing: it would only invite an invented phrase
+
+
+@dataclass(frozen=True)
+class TranscribeOptions:
+    """What a person may choose. The defaults are those of the reference, decoding greedily."""
+
+    language: str | None = None  # code such as "de"; None detects it (multilingual checkpoints)
+    task: str = "transcribe"  # or "translate": into English (multilingual checkpoints)
+    timestamps: bool = True  # without them a window is one segment, and windows follow each other every 30 s
+    initial_prompt: str = ""  # text that is taken as said before: names, spelling, style
+    condition_on_previous_text: bool = True
+    temperatures: tuple[float, ...] = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)  # tried in this order
+    compression_ratio_threshold: float | None = 2.4  # text that zlib shrinks more is a loop
+    logprob_threshold: float | None = -1.0  # a transcript less certain than this is tried again
+    no_speech_threshold: float | None = 0.6
+    suppress_blank: bool = True
+    max_initial_timestamp: float | None = 1.0  # seconds
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "temperatures", tuple(self.temperatures))
+        if not self.temperatures or not all(0 <= t < 100 for t in self.temperatures):
+            raise ValueError(f"temperatures: wanted at least one number from 0 on, got {self.temperatures}")
+        if self.task not in ("transcribe", "translate"):
+            raise ValueError(f"task: there are transcribe and translate, got {self.task!r}")
+
+
+class Transcriber:
+    """A loaded checkpoint on an executor."""
+
+    def __init__(self, model: LoadedModel, executor: Executor) -> None:
+        self.model, self.executor = model, executor
+
+    @classmethod
+    async def load(cls, checkpoint: Checkpoint, executor: Executor, on_progress: Progress | None = None) -> Transcriber:
+        """Reads, checks, traces and loads. Raises ValueError in words for files that do not fit each other."""
+        model = await load_model(checkpoint)
+        await executor.load(model.programs, model.weights, on_progress)
+        return cls(model, executor)
+
+    def describe(self) -> dict[str, Any]:
+        """Sizes of the checkpoint and of the memory it takes."""
+        dims, tokenizer = self.model.dims, self.model.tokenizer
+        parameters = sum(int(np.prod(p.shape)) for p in self.model.network.parameters().values())
+        return {"family": "whisper", "dims": dict(vars(dims)), "parameters": parameters,
+                "multilingual": tokenizer.multilingual,
+                "languages": list(tokenizer.languages) if tokenizer.multilingual else ["en"],
+                "window_seconds": dims.n_frames / FRAMES_PER_SECOND, "entries": list(self.model.programs),
+                **self.executor.describe()}
+
+    def check(self, options: TranscribeOptions) -> None:
+        """Raises ValueError if the checkpoint cannot do what the options ask."""
+        tokenizer = self.model.tokenizer
+        if tokenizer.multilingual:
+            if options.language is not None and options.language not in tokenizer.languages:
+                known = ", ".join(tokenizer.languages)
+                raise ValueError(f"language {options.language!r}: this checkpoint knows {known}")
+        elif options.language not in (None, "en") or options.task != "transcribe":
+            wish = "translation" if options.task != "transcribe" else f"language {options.language!r}"
+            raise ValueError(f"{wish}: this checkpoint is English-only; choose a multilingual one (a name without .en)")
+
+    async def transcribe(self, audio: np.ndarray, options: TranscribeOptions | None = None,
+                         stop: Callable[[], bool] | None = None) -> AsyncIterator[dict[str, Any]]:
+        """audio: mono at 16 kHz, (n_samples,) -> events: progress, token, segment, and one result at the end.
+
+        stop is asked at every step; when it says yes, the result comes at once, with what there is and "stopped": True.
+        """
+        options = options or TranscribeOptions()
+        self.check(options)
+        audio = np.asarray(audio, np.float32)
+        if audio.ndim != 1:
+            raise ValueError(f"audio: wanted mono samples (n,), got shape {list(audio.shape)}; mix the channels first")
+        if not np.isfinite(audio).all():
+            raise ValueError("audio: some samples are not finite numbers (NaN or infinity); the file is damaged")
+        run = Transcription(self, audio, options, stop or (lambda: False))
+        try:
+            async for event in run.events():
+                yield event
+        except Stopped:
+            run.stopped = True
+        yield {"event": "result", "result": run.result()}
+
+
+@dataclass
+class Transcription:
+    """One recording on its way through the windows."""
+
+    transcriber: Transcriber
+    audio: np.ndarray
+    options: TranscribeOptions
+    stop: Callable[[], bool]
+    stopped: bool = False
+    language: str | None = None
+    language_probability: float | None = None
+    seek: int = 0  # frames done
+    peak: float = 0.0
+    segments: list[dict[str, Any]] = field(default_factory=list)
+    previous: list[int] = field(default_factory=list)  # tokens that the next window is told as context
+    n_tokens: int = 0
+    ms: dict[str, float] = field(default_factory=lambda: dict.fromkeys(("mel", "encode", "decode"), 0.0))
+    began: float = field(default_factory=time.perf_counter)
+
+    def __post_init__(self) -> None:
+        model, options = self.transcriber.model, self.options
+        self.executor, self.dims, self.tokenizer = self.transcriber.executor, model.dims, model.tokenizer
+        self.rules = rules_for(
+            self.tokenizer, self.dims.n_vocab, model.generation_config, timestamps=options.timestamps,
+            suppress_blank=options.suppress_blank, max_initial_timestamp=options.max_initial_timestamp,
+            seconds_per_timestamp=SECONDS_PER_TIMESTAMP)
+        self.n_frames = len(self.audio) // HOP
+        self.duration = len(self.audio) / SAMPLE_RATE
+        self.timeline = Timeline(self.duration)
+        self.rng = random.Random(options.seed)
+        self.language = (options.language or None) if self.tokenizer.multilingual else "en"
+        self._heard: tuple[int, dict[str, np.ndarray]] | None = None
+        if options.initial_prompt.strip():
+            self.previous = self.tokenizer.encode(" " + options.initial_prompt.strip())
+
+    # ---- the line of steps --------------------------------------------------------------------------------------
+
+    async def events(self) -> AsyncIterator[dict[str, Any]]:
+        """Everything but the result."""
+        if not len(self.audio):
+            return
+        async for event in self.find_peak():
+            yield event
+        yield self.progress()
+        while self.seek < max(self.n_frames, 1) and not self.stopped:
+            if self.seek and self.n_frames - self.seek <= LEFTOVER_FRAMES:
+                break
+            async for event in self.hear_window():
+                yield event
+            yield self.progress()
+
+    async def find_peak(self) -> AsyncIterator[dict[str, Any]]:
+        """The loudest point of the whole recording, window by window, in the memory of one."""
+        windows = range(0, max(self.n_frames, 1), self.dims.n_frames)
+        self.peak = -np.inf
+        for number, start in enumerate(windows):
+            if self.asked_to_stop():
+                return
+            mel = await self.mel(start, ("log_mel", "peak") if len(windows) == 1 else ("peak",))
+            self.peak = max(self.peak, float(mel["peak"]))
+            if len(windows) > 1:
+                yield {"event": "progress", "stage": "mel", "done": number + 1, "total": len(windows)}
+
+    async def hear_window(self) -> AsyncIterator[dict[str, Any]]:
+        """Hear, decode, cut and move on by at least one frame."""
+        if self.asked_to_stop():
+            return
+        n_frames = min(self.dims.n_frames, max(self.n_frames - self.seek, 1))
+        if not await self.encode():
+            self.seek += n_frames  # silence
+            return
+        await self.know_language()
+        decoded: Decoded | None = None
+        async for decoded in self.decode():
+            start = self.seek / FRAMES_PER_SECOND
+            yield {"event": "token", "text": decoded.text, "start": start}
+            if self.asked_to_stop():
+                break
+        if decoded is None or self.is_silence(decoded):
+            self.seek += n_frames
+            return
+        pieces, advance = cut(decoded.tokens, self.rules.timestamp_begin, n_frames)
+        tokens: list[int] = []
+        for piece in pieces:
+            text = self.tokenizer.decode(piece.tokens)
+            if text.strip() and piece.start < piece.end:
+                times = self.timeline.place(self.seek + piece.start, self.seek + piece.end)
+                self.segments.append(segment(len(self.segments), times, text, piece.tokens, decoded))
+                tokens += piece.tokens
+                yield {"event": "segment", "segment": self.segments[-1]}
+        self.remember(tokens, decoded)
+        self.seek += advance
+
+    # ---- the steps ----------------------------------------------------------------------------------------------
+
+    async def mel(self, start: int, fetch: tuple[str, ...]) -> dict[str, np.ndarray]:
+        """Log-mel of the window at frame `start`; the last one is kept: a short recording asks for it twice."""
+        if self._heard is None or self._heard[0] != start or not set(fetch) <= self._heard[1].keys():
+            with self.timed("mel"):
+                samples = window(self.audio, start, self.dims.n_samples)
+                self._heard = start, await self.executor.run("mel", {"samples": samples}, fetch=fetch)
+        return self._heard[1]
+
+    async def encode(self) -> bool:
+        """Encodes the window at `seek`; False if there is nothing in it: digital silence, or all of it below what the
+        model would be shown."""
+        mel = await self.mel(self.seek, ("log_mel", "peak"))
+        if float(mel["peak"]) <= max(NO_SIGNAL, self.peak - DYNAMIC_RANGE):
+            return False
+        with self.timed("encode"):
+            await self.executor.run("encode", {"log_mel": mel["log_mel"], "peak": self.peak}, fetch=())
+        return True
+
+    async def know_language(self) -> None:
+        """Asks the model in the first window with sound, unless the language is given."""
+        if self.language is None:
+            with self.timed("decode"):
+                self.language, all_ = await detect_language(self.executor, self.tokenizer, self.dims.n_text_ctx)
+            self.language_probability = all_[self.language]
+
+    async def decode(self) -> AsyncIterator[Decoded]:
+        """Yields transcripts as they grow, at one temperature after the other until one will do."""
+        decoder = WindowDecoder(self.executor, self.tokenizer, self.rules, self.dims.n_text_ctx)
+        start = self.tokenizer.prompt(self.language, self.options.task, self.options.timestamps)
+        began = time.perf_counter()
+        await decoder.read_prompt(self.previous, start)
+        for temperature in self.options.temperatures:
+            decoded = None
+            async for decoded in decoder.decode(temperature, self.rng):
+                self.ms["decode"] += (time.perf_counter() - began) * 1000
+                yield decoded
+                began = time.perf_counter()  # what the listener did in between is not decoding
+            self.n_tokens += len(decoded.tokens)
+            if not self.needs_retry(decoded):
+                break
+
+    def needs_retry(self, decoded: Decoded) -> bool:
+        """A loop, or a guess; but uncertain text in what is probably silence is not worth more tries."""
+        o = self.options
+        loops = o.compression_ratio_threshold is not None and decoded.compression_ratio > o.compression_ratio_threshold
+        unsure = o.logprob_threshold is not None and decoded.avg_logprob < o.logprob_threshold
+        silent = o.no_speech_threshold is not None and decoded.no_speech_prob > o.no_speech_threshold and unsure
+        return (loops or unsure) and not silent
+
+    def is_silence(self, decoded: Decoded) -> bool:
+        """The model says that nobody speaks, and is not sure of the words it found either."""
+        o = self.options
+        if o.no_speech_threshold is None or decoded.no_speech_prob <= o.no_speech_threshold:
+            return False
+        return o.logprob_threshold is None or decoded.avg_logprob <= o.logprob_threshold
+
+    def remember(self, tokens: list[int], decoded: Decoded) -> None:
+        """What the next window is told; a window that had to be guessed is not passed on, nor anything before it."""
+        bad = decoded.temperature > 0.5 or self.needs_retry(decoded)
+        if not self.options.condition_on_previous_text or bad:
+            self.previous = []
+        else:
+            self.previous = (self.previous + tokens)[-self.dims.n_text_ctx :]
+
+    # ---- bookkeeping --------------------------------------------------------------------------------------------
+
+    def asked_to_stop(self) -> bool:
+        """Asks once more until the answer was yes."""
+        self.stopped = self.stopped or bool(self.stop())
+        return self.stopped
+
+    @contextmanager
+    def timed(self, stage: str) -> Iterator[None]:
+        """Adds the time of its block to a stage."""
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.ms[stage] += (time.perf_counter() - began) * 1000
+
+    def progress(self) -> dict[str, Any]:
+        """Seconds of the recording that are done."""
+        done = min(self.seek / FRAMES_PER_SECOND, self.duration)
+        return {"event": "progress", "stage": "transcribe", "done": done, "total": self.duration}
+
+    def result(self) -> dict[str, Any]:
+        """The transcript as it stands."""
+        timings = {f"{stage}_ms": ms for stage, ms in self.ms.items()}
+        return {"text": "".join(s["text"] for s in self.segments).strip(), "segments": self.segments,
+                "language": self.language, "language_probability": self.language_probability, "duration": self.duration,
+                "no_speech": not self.segments, "stopped": self.stopped,
+                "timings": {**timings, "tokens": self.n_tokens, "total_ms": (time.perf_counter() - self.began) * 1000}}
