@@ -123,6 +123,13 @@ async def test_conv1d(executor, n, c_in, c_out, taps, stride, padding):
     close(got, want * (1 + erf(want / 2 ** 0.5)) / 2 + r, 4e-6)
 
 
+async def test_conv1d_pads_with_zeros_and_not_with_what_lies_there(executor):
+    x, w = normal(1, 8, 4), normal(6, 4, 3)
+    got = await run(executor, lambda h, x: ops.conv1d(ops.slice(ops.relu(x), 1, 1, 7), h.w, padding=1), {"x": x}, weights={"w": w})
+    padded = np.pad(np.maximum(x[:, 1:7], 0).astype(np.float64), ((0, 0), (1, 1), (0, 0)))
+    close(got, np.stack([np.einsum("btc,oct->bo", padded[:, i:i + 3], w) for i in range(6)], 1), 4e-6)
+
+
 @pytest.mark.parametrize("batch,h,hk,n,m,d", [(1, 2, 2, 1, 5, 8), (2, 4, 2, 3, 17, 16), (1, 3, 1, 40, 61, 64), (1, 2, 2, 49, 13, 24)])
 async def test_attention(executor, batch, h, hk, n, m, d):
     q, k, v = normal(batch, h, n, d), normal(batch, hk, m, d), normal(batch, hk, m, d)

@@ -2,11 +2,12 @@
 
 Shape ops cost nothing: a value is a view (buffer, offset, strides), and reshape, transpose and slice make other views of the
 same buffer. Kernels that read rows at any stride (`linear`, `attention`, `binary`, `copy`) take views as they are; for the
-others `_contiguous` inserts a copy.
+others `contiguous` inserts a copy.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import prod
@@ -93,6 +94,8 @@ class Lowering:
     calls: list[tuple[str, dict[str, int | float | View]]] = field(default_factory=list)
     marks: list[int] = field(default_factory=list)
     made: list[View] = field(default_factory=list)
+    padding: dict[str, int] = field(default_factory=dict)
+    in_place: set[str] = field(default_factory=set)
 
     # -- buffers and operands
 
@@ -100,6 +103,23 @@ class Lowering:
         b = Buffer(prod(shape) * _WORD)
         self.buffers.append(b)
         return View(b, _strided(shape))
+
+    def output(self, i: Instruction) -> View:
+        """A contiguous buffer for the result of i, with zero rows around it where a convolution will want them."""
+        padding = self.padding.get(i.out.name)
+        if not padding:
+            return self.buffer(i.out.shape)
+        self.in_place.add(i.out.name)
+        return self.padded(i.out.shape, padding)
+
+    def padded(self, shape: tuple[int, ...], padding: int) -> View:
+        """(batch, n_ctx, c) inside a buffer of n_ctx + 2 padding rows, of which the outer ones are zero."""
+        batch, n_ctx, c = shape
+        whole = self.buffer((batch, n_ctx + 2 * padding, c))
+        for b in range(batch):
+            for row in (0, padding + n_ctx):
+                self.call("fill", dst=whole.map(lambda a: a[b, row:row + padding]), count=padding * c, value=0.0)
+        return whole.map(lambda a: a[:, padding:padding + n_ctx])
 
     def call(self, kernel: str, **args: int | float | View) -> None:
         position = len(self.calls)
@@ -149,6 +169,11 @@ class Lowering:
     # -- the whole program
 
     def run(self) -> None:
+        """A value that only a padded convolution of one batch reads is made in its padded place at once."""
+        reads = Counter(a.name for i in self.program.instructions for a in i.args if a is not None and a.kind == "temp")
+        reads.update(v.name for v in self.program.outputs.values())
+        self.padding = {i.args[0].name: i.attrs["padding"] for i in self.program.instructions if i.op == "conv1d"
+                        and i.args[0].kind == "temp" and i.args[0].shape[0] == 1 and reads[i.args[0].name] == 1}
         for i in self.program.instructions:
             result = LOWER[i.op](self, i)
             if i.out.kind == "temp":
@@ -174,7 +199,7 @@ def _linear(s: Lowering, i: Instruction) -> View:
     x, m, ldx = s.as_rows(s.view(i.args[0]))
     w, w_dtype = s.layout.panels(i.args[1])
     n, k = i.args[1].shape
-    y = s.buffer(i.out.shape)
+    y = s.output(i)
     s.call("linear", x=x, ldx=ldx, w=w, y=y, ldy=n, m=m, n=n, k=k, w_dtype=w_dtype, **_epilogue(s, i, n))
     return y
 
@@ -187,23 +212,21 @@ def _conv1d(s: Lowering, i: Instruction) -> View:
     batch, n_ctx, c_in = x.shape
     c_out, _, taps = weight.shape
     n_out = i.out.shape[1]
-    if padding:
-        padded = s.buffer((batch, n_ctx + 2 * padding, c_in))
-        for b in range(batch):
-            for row in (0, padding + n_ctx):
-                s.call("fill", dst=padded.map(lambda a: a[b, row:row + padding]), count=padding * c_in, value=0.0)
-        s.copy(x, padded.map(lambda a: a[:, padding:padding + n_ctx]))
-        x = padded
+    if padding and i.args[0].name in s.in_place:
+        x = x.at(-padding * c_in * _WORD)                                       # it was made in its padded place
+    elif padding:
+        x = s.copy(x, s.padded(x.shape, padding)).at(-padding * c_in * _WORD)
     else:
         x = s.contiguous(x)
     w, w_dtype = s.layout.panels(weight)
-    y = s.buffer(i.out.shape)
+    y = s.output(i)
     words = _epilogue(s, i, c_out)
+    row_bytes = (n_ctx + 2 * padding) * c_in * _WORD
     for b in range(batch):
         one = dict(words)
         if isinstance(one["residual"], View):
             one["residual"] = one["residual"].at(b * n_out * one["ldr"] * _WORD)
-        s.call("linear", x=x.map(lambda a: a[b]), ldx=stride * c_in, w=w, y=y.map(lambda a: a[b]), ldy=c_out, m=n_out,
+        s.call("linear", x=x.at(b * row_bytes), ldx=stride * c_in, w=w, y=y.map(lambda a: a[b]), ldy=c_out, m=n_out,
                n=c_out, k=taps * c_in, w_dtype=w_dtype, **one)
     return y
 
@@ -226,7 +249,7 @@ def _attention(s: Lowering, i: Instruction) -> View:
 
 @lowers("layer_norm")
 def _layer_norm(s: Lowering, i: Instruction) -> View:
-    x, y = s.contiguous(s.view(i.args[0])), s.buffer(i.out.shape)
+    x, y = s.contiguous(s.view(i.args[0])), s.output(i)
     n = i.out.shape[-1]
     s.call("layer_norm", x=x, w=s.view(i.args[1]), b=s.view(i.args[2]), y=y, m=prod(i.out.shape) // n, n=n, eps=i.attrs["eps"])
     return y
@@ -243,7 +266,7 @@ def _softmax(s: Lowering, i: Instruction) -> View:
 
 @lowers("embedding")
 def _embedding(s: Lowering, i: Instruction) -> View:
-    ids, y = s.contiguous(s.view(i.args[0])), s.buffer(i.out.shape)
+    ids, y = s.contiguous(s.view(i.args[0])), s.output(i)
     table, w_dtype = s.layout.panels(i.args[1])
     n_rows, n = i.args[1].shape
     s.call("embedding", ids=ids, table=table, y=y, m=prod(ids.shape), n=n, n_rows=n_rows, w_dtype=w_dtype)
@@ -314,7 +337,7 @@ def _cast(s: Lowering, i: Instruction) -> View:
 
 @lowers(*abi.UNARY)
 def _unary(s: Lowering, i: Instruction) -> View:
-    x, y = s.contiguous(s.view(i.args[0])), s.buffer(i.out.shape)
+    x, y = s.contiguous(s.view(i.args[0])), s.output(i)
     s.call("unary", op=abi.UNARY[i.op], x=x, y=y, count=prod(i.out.shape))
     return y
 
@@ -329,7 +352,7 @@ def _binary(s: Lowering, i: Instruction) -> View:
         merged, sa, sb = (prod(shape),), (1,), (1,)
     outer, inner = (1, *merged)[-2:] if len(merged) < 2 else merged
     (ao, ai), (bo, bi) = ((0, 0, *sa)[-2:], (0, 0, *sb)[-2:])
-    y = s.buffer(shape)
+    y = s.output(i)
     s.call("binary", op=abi.BINARY[i.op], a=a, a_outer=ao, a_inner=ai, b=b, b_outer=bo, b_inner=bi, y=y,
            n_outer=outer, n_inner=inner)
     return y
