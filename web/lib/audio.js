@@ -1,0 +1,180 @@
+/**
+ * A file or a blob of sound -> what the engine reads. Plain WAV goes on as its bytes, so every sample is read exactly;
+ * everything else is decoded by the browser at the file's own rate where we can see it. Channels stay apart: the engine
+ * averages and resamples. Nothing here knows about models.
+ *
+ * @typedef {{kind: "wav", bytes: ArrayBuffer}} WavSound
+ * @typedef {{kind: "pcm", channels: Float32Array[], rate: number}} PcmSound
+ * @typedef {{sound: WavSound | PcmSound, seconds: number | null, note: string | null}} ReadSound
+ *   `note` says in words what a person should know about how it was read, for example a lower decoding rate.
+ */
+import { sniff, wavHead } from "./sniff.js";
+
+/** Beyond this length the browser decodes straight to 16 kHz, or its memory (and ours) would not do. */
+const LONG_SECONDS = 30 * 60;
+/** A file below this is never so long that the length must be looked up before decoding. */
+const SMALL_BYTES = 8e6;
+const LOW_RATE = 16_000;
+
+/** A problem with the sound itself, told in words for the person. */
+export class AudioError extends Error {
+  /** @param {string} message @param {string} code */
+  constructor(message, code) {
+    super(message);
+    this.name = "AudioError";
+    this.code = code;
+  }
+}
+
+/**
+ * @param {Blob} blob
+ * @param {AbortSignal} [signal]
+ * @returns {Promise<ReadSound>}
+ * @throws {AudioError} empty file, no sound in it, not sound at all, or a format this browser does not decode
+ */
+export async function readSound(blob, signal) {
+  if (blob.size === 0) throw new AudioError("The file is empty (0 bytes). Choose another one.", "empty");
+  let head;
+  try {
+    head = new Uint8Array(await blob.slice(0, 65_536).arrayBuffer());
+  } catch {
+    throw new AudioError("The file could not be read: it was moved, changed or is not allowed. Choose it again.", "unreadable");
+  }
+  const kind = sniff(head);
+  if (kind.not) {
+    throw new AudioError(`This is ${kind.not}, whatever its name says. Choose a sound or video file.`, "not_sound");
+  }
+  if (kind.format === "WAV") {
+    const wav = wavHead(head, blob.size);
+    if (wav?.plain) {
+      if (wav.dataBytes === 0) throw new AudioError("The WAV file holds no samples: its sound is 0 seconds long.", "no_samples");
+      return { sound: { kind: "wav", bytes: await blob.arrayBuffer() }, seconds: wav.seconds, note: null };
+    }
+  }
+
+  let rate = kind.rate ?? 48_000;
+  let note = null;
+  if (blob.size > SMALL_BYTES) {
+    const media = await probe(blob);
+    if (media && media.seconds > LONG_SECONDS) {
+      rate = LOW_RATE;
+      note = "A long file: the browser itself brings it to 16 kHz, to save memory.";
+    }
+  }
+  signal?.throwIfAborted();
+  const bytes = await blob.arrayBuffer();
+  signal?.throwIfAborted();
+  let buffer;
+  try {
+    buffer = await new OfflineAudioContext(1, 1, rate).decodeAudioData(bytes);
+  } catch {
+    throw await whyNot(blob, kind.format);
+  }
+  if (buffer.length === 0) throw new AudioError("There is no sound in this file: it is 0 seconds long.", "no_samples");
+  const channels = Array.from({ length: buffer.numberOfChannels }, (_, i) => buffer.getChannelData(i).slice());
+  return { sound: { kind: "pcm", channels, rate: buffer.sampleRate }, seconds: buffer.duration, note };
+}
+
+/**
+ * What a media element makes of it: its length and whether it shows pictures; null if it cannot play it.
+ * @param {Blob} blob
+ * @returns {Promise<{seconds: number, pictures: boolean} | null>}
+ */
+function probe(blob) {
+  const url = URL.createObjectURL(blob);
+  const media = document.createElement("video");
+  media.preload = "metadata";
+  media.muted = true;
+  return new Promise((resolve) => {
+    const end = (/** @type {{seconds: number, pictures: boolean} | null} */ answer) => {
+      clearTimeout(timer);
+      media.removeAttribute("src");
+      media.load();
+      URL.revokeObjectURL(url);
+      resolve(answer);
+    };
+    const timer = setTimeout(end, 5000, null);
+    media.onloadedmetadata = () => end({ seconds: media.duration, pictures: media.videoWidth > 0 });
+    media.onerror = () => end(null);
+    media.src = url;
+  });
+}
+
+/**
+ * The browser refused to decode: say why as well as can be known.
+ * @param {Blob} blob
+ * @param {string | null} format
+ */
+async function whyNot(blob, format) {
+  const media = await probe(blob);
+  if (media?.pictures) {
+    return new AudioError("This video has no sound track, or one that this browser does not decode. Choose another file.", "no_track");
+  }
+  if (format) {
+    return new AudioError(
+      `This is a ${format} file, but the browser could not decode it: it is damaged or cut short, or the browser does not know `
+      + "this kind. Try WAV, FLAC, MP3, M4A, OGG or WebM.", "not_decoded");
+  }
+  return new AudioError(
+    "The browser found no sound that it can decode in this file. Try WAV, FLAC, MP3, M4A, OGG, MP4 or WebM.", "unknown_format");
+}
+
+/**
+ * Peak of the sound in `bars` equal stretches, 0..1: what the player draws.
+ * @param {Float32Array[]} channels
+ * @param {number} bars
+ * @returns {Float32Array}
+ */
+export function peaks(channels, bars) {
+  const length = channels[0]?.length ?? 0;
+  const out = new Float32Array(bars);
+  const stride = Math.max(1, Math.floor(length / bars / 400));   // at most about 400 looks a bar: enough to the eye
+  for (const samples of channels) {
+    for (let bar = 0; bar < bars; bar++) {
+      const end = Math.floor(((bar + 1) * length) / bars);
+      for (let i = Math.floor((bar * length) / bars); i < end; i += stride) {
+        const size = Math.abs(samples[i]);
+        if (size > out[bar]) out[bar] = Math.min(size, 1);
+      }
+    }
+  }
+  return out;
+}
+
+/**
+ * Peaks of a WAV whose bytes go to the engine untouched; null where the browser cannot decode it (only the picture is lost).
+ * @param {Blob} blob
+ * @param {number} bars
+ */
+export async function blobPeaks(blob, bars) {
+  if (blob.size > 200e6) return null;
+  try {
+    const buffer = await new OfflineAudioContext(1, 1, LOW_RATE).decodeAudioData(await blob.arrayBuffer());
+    return peaks(Array.from({ length: buffer.numberOfChannels }, (_, i) => buffer.getChannelData(i)), bars);
+  } catch {
+    return null;
+  }
+}
+
+/**
+ * Samples -> a 16-bit WAV file, for the player and for saving a recording.
+ * @param {Float32Array[]} channels all of one length, -1..1
+ * @param {number} rate
+ */
+export function wavBlob(channels, rate) {
+  const n = channels.length, length = channels[0].length, dataBytes = length * n * 2;
+  const view = new DataView(new ArrayBuffer(44 + dataBytes));
+  const word = (/** @type {number} */ at, /** @type {string} */ text) => {
+    for (let i = 0; i < 4; i++) view.setUint8(at + i, text.charCodeAt(i));
+  };
+  word(0, "RIFF"); view.setUint32(4, 36 + dataBytes, true); word(8, "WAVE");
+  word(12, "fmt "); view.setUint32(16, 16, true); view.setUint16(20, 1, true); view.setUint16(22, n, true);
+  view.setUint32(24, rate, true); view.setUint32(28, rate * n * 2, true); view.setUint16(32, n * 2, true); view.setUint16(34, 16, true);
+  word(36, "data"); view.setUint32(40, dataBytes, true);
+  for (let i = 0, at = 44; i < length; i++) {
+    for (let c = 0; c < n; c++, at += 2) {
+      view.setInt16(at, Math.round(Math.max(-1, Math.min(1, channels[c][i])) * 32767), true);
+    }
+  }
+  return new Blob([view], { type: "audio/wav" });
+}

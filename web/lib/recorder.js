@@ -1,0 +1,156 @@
+/**
+ * The microphone: start, level while it runs, stop -> samples at the rate the device really ran at. The rate is asked of
+ * the device, read back from the context, and travels with the samples; nothing here assumes one.
+ */
+import { AudioError } from "./audio.js";
+
+/** Why the microphone cannot work here, or null. The words are for the person. */
+export function microphoneProblem() {
+  if (!window.isSecureContext) {
+    return "Browsers allow the microphone only on https addresses and on localhost, and this page came over plain http from "
+      + `${location.host}. Open it on the computer that serves it, or through https. Files and the sample work here.`;
+  }
+  if (!navigator.mediaDevices?.getUserMedia || typeof AudioWorkletNode === "undefined") {
+    return "This browser offers no microphone to pages. Files and the sample work.";
+  }
+  return null;
+}
+
+/** @param {unknown} error from getUserMedia */
+function inWords(error) {
+  const name = error instanceof DOMException ? error.name : "";
+  switch (name) {
+    case "NotAllowedError":
+    case "SecurityError":
+      return new AudioError("The browser did not give this page the microphone. Allow it in the address bar (the icon beside the "
+        + "address) or in the system's privacy settings, then press Record again.", "mic_denied");
+    case "NotFoundError":
+    case "OverconstrainedError":
+      return new AudioError("No microphone was found. Plug one in or switch it on, then press Record again.", "mic_missing");
+    case "NotReadableError":
+    case "AbortError":
+      return new AudioError("The microphone is there but does not start: another program may be using it. Close that, then press "
+        + "Record again.", "mic_busy");
+    default:
+      return new AudioError(`The microphone did not start: ${error instanceof Error ? error.message : String(error)}`, "mic_failed");
+  }
+}
+
+export class Recorder {
+  /** @type {Float32Array[]} */
+  #blocks = [];
+  /** @type {AudioContext | null} */
+  #context = null;
+  /** @type {AudioWorkletNode | null} */
+  #tape = null;
+  /** @type {MediaStream | null} */
+  #stream = null;
+  #samples = 0;
+
+  rate = 0;
+  device = "";
+
+  /** Called for each block with its peak and mean level, 0..1. @type {(peak: number, rms: number) => void} */
+  onLevel = () => {};
+  /** The device went away while recording (unplugged, taken by the system). @type {() => void} */
+  onLost = () => {};
+
+  /** Seconds recorded so far. */
+  get seconds() {
+    return this.rate ? this.#samples / this.rate : 0;
+  }
+
+  /**
+   * Resolves when the first samples may come in.
+   * @throws {AudioError}
+   */
+  async start() {
+    const problem = microphoneProblem();
+    if (problem) throw new AudioError(problem, "mic_unavailable");
+    try {
+      this.#stream = await navigator.mediaDevices.getUserMedia({ audio: true });
+    } catch (error) {
+      throw inWords(error);
+    }
+    try {
+      const [track] = this.#stream.getAudioTracks();
+      this.device = track.label;
+      track.addEventListener("ended", () => this.onLost());
+      await this.#connect(track.getSettings().sampleRate);
+    } catch (error) {
+      this.#release();
+      throw inWords(error);
+    }
+  }
+
+  /**
+   * A context at the device's rate; some browsers refuse a source at another rate than the context's, some do not tell the
+   * device's rate, so the second try is the context's own default.
+   * @param {number | undefined} deviceRate
+   */
+  async #connect(deviceRate) {
+    const stream = /** @type {MediaStream} */ (this.#stream);
+    const tries = deviceRate ? [{ sampleRate: deviceRate }, {}] : [{}];
+    let failure;
+    for (const options of tries) {
+      let context;
+      try {
+        context = new AudioContext({ ...options, latencyHint: "playback" });
+        const source = context.createMediaStreamSource(stream);
+        await context.audioWorklet.addModule(new URL("./recorder.worklet.js", import.meta.url));
+        this.#tape = new AudioWorkletNode(context, "tape", { numberOfOutputs: 0 });
+        this.#tape.port.onmessage = ({ data }) => this.#take(data);
+        source.connect(this.#tape);
+        await context.resume();
+        this.#context = context;
+        this.rate = context.sampleRate;                 // read back: this, not what was asked for, labels the samples
+        return;
+      } catch (error) {
+        failure = error;
+        await context?.close();
+      }
+    }
+    throw failure;
+  }
+
+  /** @param {{samples: Float32Array, peak: number, rms: number, last: boolean}} block */
+  #take({ samples, peak, rms, last }) {
+    this.#blocks.push(samples);
+    this.#samples += samples.length;
+    if (last) this.#ended();
+    else this.onLevel(peak, rms);
+  }
+
+  #ended = () => {};
+
+  /**
+   * Stop and give back what was recorded: one channel, at `rate`.
+   * @returns {Promise<{samples: Float32Array, rate: number}>}
+   */
+  async stop() {
+    if (this.#tape) {
+      const tape = this.#tape;
+      await new Promise((resolve) => {
+        this.#ended = () => resolve(undefined);
+        setTimeout(resolve, 500);                       // a context that the system suspended answers no more
+        tape.port.postMessage("stop");
+      });
+    }
+    this.#release();
+    const samples = new Float32Array(this.#samples);
+    let at = 0;
+    for (const block of this.#blocks) {
+      samples.set(block, at);
+      at += block.length;
+    }
+    this.#blocks = [];
+    return { samples, rate: this.rate };
+  }
+
+  #release() {
+    for (const track of this.#stream?.getTracks() ?? []) track.stop();
+    this.#tape?.disconnect();
+    void this.#context?.close();
+    this.#stream = this.#tape = this.#context = null;
+  }
+}

@@ -1,0 +1,115 @@
+/**
+ * The page's hold on the engine: which model with which settings, loading in the background, and one place that knows its
+ * state. A request made while the model loads simply waits for it; a change of settings replaces the load under way.
+ *
+ * @typedef {"idle" | "loading" | "ready" | "busy" | "failed"} State
+ * @typedef {{model: string | null, files?: File[], name: string}} Model
+ * @typedef {{executor: string, threads: number | null}} Choice
+ */
+import { Engine } from "../../workers/client.js";
+
+/** True for the error that means "you asked for this to stop". @param {unknown} error */
+export function isCancelled(error) {
+  const { code, name } = /** @type {{code?: unknown, name?: string}} */ (error ?? {});
+  return code === "cancelled" || name === "AbortError";
+}
+
+export class Link {
+  #engine = new Engine();
+  /** @type {Promise<any> | null} */
+  #load = null;
+  #stop = new AbortController();
+  #busy = 0;
+
+  /** @type {State} */
+  state = "idle";
+  /** What load() told: model, executor, memory, timings. @type {any} */
+  info = null;
+  /** The last notification while loading. @type {any} */
+  progress = null;
+  /** @type {any} */
+  error = null;
+
+  /** Called after every change of state, progress, info or error. @type {() => void} */
+  onChange = () => {};
+
+  /** @param {Model} model @param {Choice} choice */
+  constructor(model, choice) {
+    this.model = model;
+    this.choice = choice;
+  }
+
+  /** Start loading, or go on with the load under way. Resolves with the model's facts; rejects if that load fails. */
+  ready() {
+    this.#load ??= this.#begin();
+    return this.#load;
+  }
+
+  async #begin() {
+    const stop = this.#stop = new AbortController();
+    const { model, files } = this.model;
+    const { executor, threads } = this.choice;
+    const current = () => stop === this.#stop;
+    this.#set("loading", { info: null, progress: null, error: null });
+    try {
+      const info = await this.#engine.load(
+        { model, executor, ...(files && { files }), ...(threads && { threads }) },
+        { signal: stop.signal, onEvent: (/** @type {any} */ event) => {
+          if (current() && event.event === "progress") this.#set("loading", { progress: event });
+        } });
+      if (current()) this.#set("ready", { info, progress: null });
+      return info;
+    } catch (error) {
+      if (current()) {
+        this.#load = null;
+        this.#set(isCancelled(error) ? "idle" : "failed", { error: isCancelled(error) ? null : error, progress: null });
+      }
+      throw error;
+    }
+  }
+
+  /** Forget the load under way or done, so that the next ready() starts afresh with the model and choice of then. */
+  reset() {
+    const loading = this.state === "loading";
+    const { signal } = this.#stop;
+    this.#load = null;
+    if (loading) {
+      this.#stop.abort();
+    } else if (!signal.aborted) {
+      this.#stop = new AbortController();
+    }
+    this.#set("idle", { info: null, progress: null, error: null });
+  }
+
+  /** Stop loading; what was stored stays for the next try. */
+  stopLoading() {
+    if (this.state === "loading") this.#stop.abort();
+  }
+
+  /**
+   * @param {object} request {audio, options}
+   * @param {{signal: AbortSignal, onEvent: (event: any) => void}} how
+   */
+  async transcribe(request, how) {
+    this.#busy++;
+    this.#set("busy", {});
+    try {
+      return await this.#engine.transcribe(request, how);
+    } finally {
+      this.#busy--;
+      if (this.#busy === 0 && this.state === "busy") this.#set("ready", {});
+    }
+  }
+
+  /** Versions and device facts as the worker sees them, or null while there is no worker to ask. */
+  async describe() {
+    return this.state === "ready" ? this.#engine.describe() : null;
+  }
+
+  /** @param {State} state @param {{info?: any, progress?: any, error?: any}} more */
+  #set(state, more) {
+    this.state = state;
+    Object.assign(this, more);
+    this.onChange();
+  }
+}

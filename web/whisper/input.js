@@ -1,0 +1,205 @@
+/**
+ * Where sound comes from: microphone, file picker, drop, paste, the sample. Each ends as one Source given to `onSource`.
+ *
+ * @typedef {object} Source
+ * @property {string} name shown to the person, as text
+ * @property {Blob} blob what the player plays
+ * @property {{samples: Float32Array, rate: number} | null} recording the microphone's samples; null for a file
+ */
+import { AudioError, wavBlob } from "../lib/audio.js";
+import { Recorder } from "../lib/recorder.js";
+import { byId, colour, drawBars, fitCanvas, formatClock } from "../lib/ui.js";
+
+const SAMPLE = new URL("../samples/candle.wav", import.meta.url);
+/** A recording shorter than this was a slip of the finger. */
+const SHORTEST_SECONDS = 0.25;
+
+export class Input {
+  #record = byId("record", HTMLButtonElement);
+  #say = byId("mic-say", HTMLParagraphElement);
+  #hint = byId("mic-hint", HTMLParagraphElement);
+  #level = byId("level", HTMLCanvasElement);
+  #file = byId("file", HTMLInputElement);
+  #open = byId("open", HTMLButtonElement);
+  #sample = byId("sample", HTMLButtonElement);
+  #drop = byId("drop", HTMLDivElement);
+  /** @type {Recorder | null} */
+  #recorder = null;
+  /** @type {"idle" | "starting" | "recording" | "ending"} */
+  #state = "idle";
+  /** @type {number[]} */
+  #levels = [];
+  #heard = false;
+  #told = 0;
+  #takes = 0;
+
+  /** @type {(source: Source) => void} */
+  onSource = () => {};
+  /** @type {(error: unknown) => void} */
+  onError = () => {};
+  /** The microphone is about to run: whatever plays should be quiet. @type {() => void} */
+  onRecord = () => {};
+  /** @type {(words: string) => void} */
+  announce = () => {};
+
+  constructor() {
+    this.#record.addEventListener("click", () => void this.toggle());
+    this.#open.addEventListener("click", () => this.openFile());
+    this.#sample.addEventListener("click", () => void this.takeSample());
+    this.#file.addEventListener("change", () => {
+      this.#take(this.#file.files);
+      this.#file.value = "";                            // the same file may be chosen again
+    });
+    this.#listenForDrops();
+    addEventListener("paste", (event) => {
+      if (event.clipboardData?.files.length) this.#take(event.clipboardData.files);
+    });
+    addEventListener("beforeunload", (event) => { if (this.#state === "recording") event.preventDefault(); });
+  }
+
+  get recording() {
+    return this.#state !== "idle";
+  }
+
+  openFile() {
+    if (!this.recording) this.#file.click();
+  }
+
+  async takeSample() {
+    if (this.recording) return;
+    this.#sample.disabled = true;
+    try {
+      const response = await fetch(SAMPLE);
+      if (!response.ok) throw new Error(`the server answered ${response.status} ${response.statusText}`);
+      this.onSource({ name: "Sample", blob: await response.blob(), recording: null });
+    } catch (error) {
+      const why = error instanceof Error ? error.message : String(error);
+      this.onError(new AudioError(`The sample could not be fetched: ${why}. Look at your connection, or open a file of your own.`, "sample"));
+    } finally {
+      this.#sample.disabled = false;
+    }
+  }
+
+  /** @param {FileList | null | undefined} files */
+  #take(files) {
+    if (!files?.length) return;
+    if (this.recording) {
+      this.announce("Stop the recording first, then drop the file again.");
+      return;
+    }
+    if (files.length > 1) this.announce(`One file at a time: taking ${files[0].name}.`);
+    this.onSource({ name: files[0].name, blob: files[0], recording: null });
+  }
+
+  #listenForDrops() {
+    let depth = 0;
+    const files = (/** @type {DragEvent} */ event) => event.dataTransfer?.types.includes("Files") ?? false;
+    const end = () => { depth = 0; this.#drop.hidden = true; };
+    addEventListener("dragenter", (event) => {
+      if (!files(event)) return;
+      event.preventDefault();
+      depth++;
+      this.#drop.hidden = false;
+    });
+    addEventListener("dragover", (event) => {
+      if (!files(event)) return;
+      event.preventDefault();
+      if (event.dataTransfer) event.dataTransfer.dropEffect = "copy";
+    });
+    addEventListener("dragleave", () => { if (--depth <= 0) end(); });
+    addEventListener("dragend", end);
+    addEventListener("drop", (event) => {
+      end();
+      if (!event.dataTransfer || !files(event)) return;
+      event.preventDefault();
+      const item = [...event.dataTransfer.items].find((each) => each.kind === "file");
+      if (item?.webkitGetAsEntry?.()?.isDirectory) {
+        this.onError(new AudioError("That is a folder. Drop one sound or video file; a model folder goes under “Use another Whisper model”.", "folder"));
+      } else {
+        this.#take(event.dataTransfer.files);
+      }
+    });
+  }
+
+  /** Start recording, or stop and hand it over. */
+  async toggle() {
+    if (this.#state === "idle") await this.#begin();
+    else if (this.#state === "recording") await this.#end();
+  }
+
+  async #begin() {
+    this.#set("starting");
+    this.onRecord();
+    const recorder = this.#recorder = new Recorder();
+    recorder.onLevel = (peak) => this.#show(peak);
+    recorder.onLost = () => {
+      this.announce("The microphone went away; what was recorded is kept.");
+      void this.#end();
+    };
+    this.#levels = [];
+    this.#heard = false;
+    this.#told = 0;
+    try {
+      await recorder.start();
+    } catch (error) {
+      this.#set("idle");
+      this.onError(error);
+      return;
+    }
+    this.#set("recording");
+    this.announce("Recording");
+  }
+
+  async #end() {
+    const recorder = this.#recorder;
+    if (!recorder || this.#state !== "recording") return;
+    this.#set("ending");
+    const { samples, rate } = await recorder.stop();
+    this.#recorder = null;
+    this.#set("idle");
+    if (samples.length < rate * SHORTEST_SECONDS) {
+      this.onError(new AudioError("The recording is too short to hold a word. Press Record, speak, then press it again.", "mic_short"));
+      return;
+    }
+    this.#takes++;
+    this.onSource({ name: `Recording ${this.#takes}`, blob: wavBlob([samples], rate), recording: { samples, rate } });
+  }
+
+  /** @param {"idle" | "starting" | "recording" | "ending"} state */
+  #set(state) {
+    this.#state = state;
+    const on = state === "recording" || state === "ending";
+    this.#record.setAttribute("aria-pressed", String(on));
+    this.#record.setAttribute("aria-label", on ? "Stop recording" : "Record");
+    this.#level.hidden = !on;
+    this.#hint.hidden = on;
+    this.#open.disabled = this.#sample.disabled = state !== "idle";
+    this.#say.textContent = { idle: "Press to record", starting: "Asking for the microphone", recording: "Recording 0:00", ending: "One moment" }[state];
+    this.#hint.textContent = state === "starting" ? "The browser may ask you to allow it." : "Press again when you are done.";
+  }
+
+  /** @param {number} peak of the last 40 ms, 0..1 */
+  #show(peak) {
+    const recorder = this.#recorder;
+    if (this.#state !== "recording" || !recorder) return;
+    const loud = Math.max(0, Math.min(1, 1 + Math.log10(Math.max(peak, 1e-5)) / 2.5));   // -50 dB..0 dB -> 0..1
+    this.#levels.push(loud);
+    if (this.#levels.length > 512) this.#levels.shift();
+    if (peak > 0.003) this.#heard = true;
+    const seconds = recorder.seconds;
+    if (Math.floor(seconds * 4) !== this.#told) {
+      this.#told = Math.floor(seconds * 4);
+      this.#say.textContent = `Recording ${formatClock(seconds)}`;
+      this.#level.setAttribute("aria-valuenow", String(Math.round(loud * 100)));
+      const silent = seconds > 2.5 && !this.#heard;
+      this.#hint.hidden = !silent;
+      if (silent) this.#hint.textContent = `Nothing is coming in from ${recorder.device || "the microphone"}. Is it muted?`;
+    }
+    const { pen, width, height } = fitCanvas(this.#level);
+    const now = colour("--danger"), none = colour("--line");
+    drawBars(pen, width, height, (bar, bars) => {
+      const level = this.#levels[this.#levels.length - bars + bar];
+      return level === undefined ? { size: 0, colour: none } : { size: level, colour: now };
+    });
+  }
+}

@@ -1,0 +1,410 @@
+/**
+ * The Whisper page: joins input, engine, player and transcript. One job at a time; a newer one replaces the older, whose
+ * answers are dropped from then on.
+ */
+import { AudioError, blobPeaks, peaks, readSound } from "../lib/audio.js";
+import { diagnostics, graphics } from "../lib/device.js";
+import { formats } from "../lib/formats.js";
+import { keepOffline } from "../lib/offline.js";
+import { byId, copyText, formatClock, formatFactor, formatMs, saveFile, settings } from "../lib/ui.js";
+import { isCancelled, Link } from "./engine.js";
+import { Input } from "./input.js";
+import { ModelCard, savedChoice, servedModel, showPart } from "./model.js";
+import { applyLanguages, options } from "./options.js";
+import { Player } from "./player.js";
+import { Transcript } from "./result.js";
+import { loadWords, Pace } from "./words.js";
+
+/** @typedef {import("./input.js").Source} Source */
+
+/** The engine starts first of all: the rest of the page is set up while it comes in. */
+const link = new Link(servedModel(), savedChoice());
+const LOADED = "loaded.whisper-tiny.en";
+const isLocal = /^(localhost|127\.|\[::1\])/.test(location.hostname);
+if (isLocal || settings.get(LOADED)) void link.ready().catch(() => {});
+
+class Job {
+  stop = new AbortController();
+  /** @type {"reading" | "waiting" | "running" | "done" | "stopped" | "failed"} */
+  state = "reading";
+  /** @type {import("../lib/audio.js").ReadSound | null} */
+  read = null;
+  /** What can be saved: the final result, or the segments up to where it stopped. @type {any} */
+  result = null;
+  pace = new Pace();
+  began = 0;
+  /** Seconds transcribed, of seconds in all. @type {{done: number, total: number} | null} */
+  progress = null;
+
+  /** @param {Source} source */
+  constructor(source) {
+    this.source = source;
+  }
+
+  get ended() {
+    return this.state === "done" || this.state === "stopped" || this.state === "failed";
+  }
+}
+
+/** @type {Job | null} */
+let current = null;
+/** @type {unknown} */
+let lastError = null;
+
+const input = new Input();
+const player = new Player();
+const transcript = new Transcript();
+const card = new ModelCard(link);
+
+const view = {
+  job: byId("job", HTMLElement), name: byId("job-name", HTMLHeadingElement), facts: byId("job-facts", HTMLParagraphElement),
+  stop: byId("stop", HTMLButtonElement), again: byId("again", HTMLButtonElement), meter: byId("meter", HTMLDivElement),
+  bar: byId("bar", HTMLProgressElement), doing: byId("doing", HTMLSpanElement), left: byId("left", HTMLSpanElement),
+  away: byId("take-away", HTMLDivElement), copy: byId("copy", HTMLButtonElement), save: byId("save-recording", HTMLButtonElement),
+  quiet: byId("quiet", HTMLElement), chip: byId("chip", HTMLParagraphElement), live: byId("live", HTMLParagraphElement),
+};
+
+/** Say it to those who do not see the page. @param {string} words */
+function announce(words) {
+  view.live.textContent = "";
+  setTimeout(() => { view.live.textContent = words; }, 30);
+}
+
+// ---- a job ------------------------------------------------------------------------------------------------------
+
+/** @param {Source} source */
+function begin(source) {
+  current?.stop.abort();
+  const job = current = new Job(source);
+  lastError = null;
+  view.quiet.hidden = true;
+  view.job.hidden = false;
+  view.name.textContent = source.name;
+  player.show(source.blob, source.recording ? source.recording.samples.length / source.recording.rate : null);
+  void run(job);
+}
+
+/**
+ * Sound -> engine -> lines. After every wait the job asks whether it is still the current one.
+ * @param {Job} job
+ */
+async function run(job) {
+  const live = () => job === current && !job.stop.signal.aborted;
+  job.state = job.read ? "waiting" : "reading";
+  job.progress = job.result = null;
+  transcript.clear();
+  showJob();
+  try {
+    job.read ??= await readJob(job);
+    if (!live()) return;
+    job.state = "waiting";
+    showJob();
+    await orStopped(link.ready(), job.stop.signal);
+    if (!live()) return;
+
+    job.state = "running";
+    job.began = performance.now();
+    showJob();
+    announce("Transcribing");
+    const result = await link.transcribe({ audio: forEngine(job.read.sound), options: options() }, {
+      signal: job.stop.signal,
+      onEvent: (event) => { if (live()) hear(job, event); },
+    });
+    if (!live()) return;
+    job.state = "done";
+    job.result = result;
+    transcript.settle(result.segments);
+    if (result.segments.length === 0) {
+      transcript.note("No speech found", "The model heard no words in this sound. If there are some, they may be very quiet.");
+    }
+    card.showRun(result.timings, result.duration);
+    const words = result.segments.length === 0 ? "No speech found" : `Done in ${formatMs(performance.now() - job.began)}`;
+    announce(words);
+  } catch (error) {
+    if (job !== current) return;
+    if (isCancelled(error) || job.stop.signal.aborted) {
+      stopped(job, error);
+    } else {
+      job.state = "failed";
+      lastError = error;
+      transcript.fail(error);
+      job.result = partial(job);
+    }
+  }
+  if (job === current) showJob();
+}
+
+/**
+ * @param {Job} job
+ * @returns {Promise<import("../lib/audio.js").ReadSound>}
+ */
+async function readJob(job) {
+  const { recording, blob } = job.source;
+  const bars = 480;
+  if (recording) {
+    if (job === current) player.setPeaks(peaks([recording.samples], bars));
+    return { sound: { kind: "pcm", channels: [recording.samples], rate: recording.rate },
+      seconds: recording.samples.length / recording.rate, note: null };
+  }
+  try {
+    const read = await readSound(blob, job.stop.signal);
+    if (job === current) {
+      if (read.sound.kind === "pcm") player.setPeaks(peaks(read.sound.channels, bars));
+      else void blobPeaks(blob, bars).then((found) => { if (job === current) player.setPeaks(found); });
+    }
+    return read;
+  } catch (error) {
+    if (job === current && error instanceof AudioError) player.hide();
+    throw error;
+  }
+}
+
+/**
+ * A copy for the engine, which takes the memory of what it is given; ours stays for "Transcribe again".
+ * @param {import("../lib/audio.js").ReadSound["sound"]} sound
+ */
+function forEngine(sound) {
+  return sound.kind === "wav" ? { kind: "wav", bytes: sound.bytes.slice(0) }
+    : { kind: "pcm", channels: sound.channels.map((samples) => samples.slice()), rate: sound.rate };
+}
+
+/**
+ * The promise, or the stop, whichever is first.
+ * @template T
+ * @param {Promise<T>} promise
+ * @param {AbortSignal} signal
+ * @returns {Promise<T>}
+ */
+function orStopped(promise, signal) {
+  return new Promise((resolve, reject) => {
+    signal.throwIfAborted();
+    signal.addEventListener("abort", () => reject(signal.reason), { once: true });
+    promise.then(resolve, reject);
+  });
+}
+
+/** @param {Job} job @param {any} event a notification of the engine */
+function hear(job, event) {
+  if (event.event === "segment") {
+    transcript.add(event.segment);
+  } else if (event.event === "token") {
+    transcript.say(event.text, event.start);
+  } else if (event.event === "progress" && event.stage === "transcribe") {
+    job.progress = { done: event.done, total: event.total };
+    showJob();
+  }
+}
+
+/** @param {Job} job @param {any} error */
+function stopped(job, error) {
+  job.state = "stopped";
+  const told = error?.data?.result;
+  if (told?.segments?.length > transcript.segments.length) transcript.settle(told.segments);
+  transcript.cutOff();
+  job.result = partial(job);
+  const some = transcript.segments.length > 0;
+  transcript.note("Stopped", some ? "The words up to here are kept." : "Nothing was transcribed.");
+  announce("Stopped");
+}
+
+/** The segments so far in the form of a result, or null. @param {Job} job */
+function partial(job) {
+  const { segments } = transcript;
+  if (segments.length === 0) return null;
+  return { text: segments.map((segment) => segment.text).join("").trim(), segments, duration: job.read?.seconds ?? null, stopped: true };
+}
+
+/** Stop whatever runs: the job, and the loading it waits for. */
+function stopAll() {
+  if (current && !current.ended) current.stop.abort();
+  link.stopLoading();
+}
+
+// ---- what is seen -------------------------------------------------------------------------------------------------
+
+function showJob() {
+  const job = current;
+  if (!job) return;
+  const active = !job.ended;
+  view.stop.hidden = !active;
+  view.again.hidden = active;
+  view.meter.hidden = !active;
+  view.job.setAttribute("aria-busy", String(active));
+  view.away.hidden = active || (!job.result?.segments.length && !job.source.recording);
+  for (const button of view.away.querySelectorAll("button")) button.hidden = button !== view.save && !job.result?.segments.length;
+  view.save.hidden = !job.source.recording;
+
+  const seconds = job.result?.duration ?? job.read?.seconds ?? null;
+  const facts = seconds ? [`${formatClock(seconds)} of sound`] : [];
+  if (job.state === "done" && job.result?.timings?.total_ms && seconds) {
+    const { total_ms: total } = job.result.timings;
+    facts.push(`written in ${formatMs(total)}`, `${formatFactor(seconds * 1000 / total)}× real time`);
+  }
+  if (job.read?.note) facts.push(job.read.note);
+  view.facts.textContent = facts.join(" · ");
+  if (active) showProgress(job);
+  showChip();
+}
+
+/** @param {Job} job */
+function showProgress(job) {
+  let words = "Reading the sound", left = "";
+  /** @type {number | null} */
+  let part = null;
+  if (job.state === "waiting") {
+    ({ words, part } = loadWords(link.progress));
+    words = `Waiting for the model. ${words}`;
+  } else if (job.state === "running") {
+    const { progress } = job;
+    words = "Listening";
+    if (progress && progress.done > 0 && progress.total > 0) {
+      const speed = progress.done / ((performance.now() - job.began) / 1000);
+      words = `${formatClock(progress.done)} of ${formatClock(progress.total)} · ${formatFactor(speed)}× real time`;
+      part = progress.done / progress.total;
+      left = job.pace.left("transcribe", progress.done, progress.total);
+    }
+  }
+  showPart(view.bar, part);
+  view.doing.textContent = words;
+  view.left.textContent = left;
+}
+
+function showChip() {
+  const { state, progress } = link;
+  const { part } = loadWords(progress);
+  view.chip.dataset.state = state;
+  view.chip.textContent = {
+    idle: "Not loaded", loading: part === null ? "Loading" : `Loading ${Math.floor(part * 100)}%`,
+    ready: "Ready", busy: "Listening", failed: "Not loaded",
+  }[state];
+}
+
+link.onChange = () => {
+  card.show();
+  if (current?.state === "waiting") showProgress(current);
+  showChip();
+  if (link.state === "ready" && link.info !== shown) {
+    shown = link.info;
+    if (link.model.model) settings.set(LOADED, "yes");
+    applyLanguages(link.info);
+    card.showRun(null, 0);
+    void keepOffline(byId("offline-note", HTMLParagraphElement));
+  }
+};
+/** @type {any} */
+let shown = null;
+
+// ---- wiring ---------------------------------------------------------------------------------------------------------
+
+input.onSource = begin;
+input.announce = announce;
+input.onRecord = () => player.pause();
+input.onError = (error) => {
+  lastError = error;
+  current?.stop.abort();
+  current = null;
+  view.quiet.hidden = true;
+  view.job.hidden = false;
+  view.name.textContent = "";
+  view.facts.textContent = "";
+  for (const part of [view.stop, view.again, view.meter, view.away]) part.hidden = true;
+  player.hide();
+  transcript.clear();
+  transcript.fail(error);
+};
+player.onTime = (seconds) => transcript.follow(seconds);
+transcript.onSeek = (seconds) => player.seek(seconds, true);
+transcript.onDiagnostics = card.onDiagnostics = () => void copyDiagnostics();
+card.onReplace = stopAll;
+view.stop.addEventListener("click", stopAll);
+view.again.addEventListener("click", () => {
+  if (!current) return;
+  const { source, read } = current;
+  const job = current = new Job(source);
+  job.read = read;
+  void run(job);
+});
+view.copy.addEventListener("click", () => void copyWords());
+view.save.addEventListener("click", () => { if (current) saveFile(`${fileName(current.source.name)}.wav`, current.source.blob); });
+for (const button of view.away.querySelectorAll("button[data-format]")) {
+  button.addEventListener("click", () => {
+    const name = /** @type {HTMLElement} */ (button).dataset.format ?? "txt";
+    if (!current?.result) return;
+    const { write, type } = formats[name];
+    saveFile(`${fileName(current.source.name)}.${name}`, new Blob([write(current.result)], { type: `${type};charset=utf-8` }));
+  });
+}
+byId("diagnostics", HTMLButtonElement).addEventListener("click", () => void copyDiagnostics());
+
+/** A name without its ending and without what file systems refuse. @param {string} name */
+function fileName(name) {
+  return name.replace(/\.[a-z0-9]{1,5}$/i, "").replace(/[\\/:*?"<>|\u0000-\u001f]/g, "_").slice(0, 120) || "transcript";
+}
+
+async function copyWords() {
+  if (!current?.result) return;
+  await copied(view.copy, formats.txt.write(current.result).trimEnd());
+}
+
+/** @param {HTMLButtonElement} button @param {string} text */
+async function copied(button, text) {
+  const before = button.textContent;
+  try {
+    await copyText(text);
+    button.textContent = "Copied";
+    announce("Copied");
+  } catch (error) {
+    button.textContent = "Not copied";
+    announce(error instanceof Error ? error.message : String(error));
+  }
+  setTimeout(() => { button.textContent = before; }, 1600);
+}
+
+async function copyDiagnostics() {
+  const error = /** @type {any} */ (lastError ?? link.error);
+  const engine = await link.describe().catch((/** @type {any} */ why) => String(why?.message ?? why));
+  const job = current && {
+    state: current.state, sound: current.read?.sound.kind ?? null, seconds: current.read?.seconds ?? null,
+    bytes: current.source.blob.size, type: current.source.blob.type, microphone: !!current.source.recording,
+    timings: current.result?.timings ?? null,
+  };
+  const text = diagnostics({
+    engine: { state: link.state, choice: link.choice, own_model: link.model.model === null, info: link.info, describe: engine },
+    graphics: await graphics(), job,
+    error: error && { name: error.name, code: error.code, message: error.message, data: error.data ?? null, stack: error.stack ?? null },
+  });
+  await copied(byId("diagnostics", HTMLButtonElement), text);
+}
+
+// ---- keyboard -------------------------------------------------------------------------------------------------------
+
+const keysOn = byId("keys-on", HTMLInputElement);
+keysOn.checked = settings.get("keys", "on") === "on";
+keysOn.addEventListener("change", () => settings.set("keys", keysOn.checked ? "on" : "off"));
+
+addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented) return;
+  if (event.key === "Escape") {
+    if (input.recording) void input.toggle();
+    else stopAll();
+    return;
+  }
+  const target = event.target;
+  const typing = target instanceof HTMLTextAreaElement || target instanceof HTMLSelectElement
+    || (target instanceof HTMLInputElement && target.type !== "range" && target.type !== "checkbox");
+  if (typing || event.repeat || !keysOn.checked) return;
+  const shortcuts = byId("shortcuts", HTMLDetailsElement);
+  /** @type {Record<string, () => void>} */
+  const keys = {
+    r: () => void input.toggle(), o: () => input.openFile(), s: () => void input.takeSample(),
+    p: () => { if (player.shown) player.toggle(); }, c: () => void copyWords(),
+    "?": () => {
+      shortcuts.open = !shortcuts.open;
+      if (shortcuts.open) shortcuts.scrollIntoView({ block: "nearest" });
+    },
+  };
+  keys[event.key.toLowerCase()]?.();
+});
+
+void card.readManifest();
+link.onChange();

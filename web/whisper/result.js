@@ -1,0 +1,136 @@
+/**
+ * What is read: lines with their times as they come in, the line being said now, and how it ended. Model output is only
+ * ever set as text.
+ */
+import { byId, el, formatClock } from "../lib/ui.js";
+import { errorWords } from "./words.js";
+
+/** @typedef {import("../../workers/protocol.js").Segment} Segment */
+
+export class Transcript {
+  #list = byId("lines", HTMLOListElement);
+  #outcome = byId("outcome", HTMLDivElement);
+  /** @type {Segment[]} */
+  segments = [];
+  /** @type {HTMLLIElement | null} */
+  #pending = null;
+  #current = -1;
+
+  /** Called when a line is chosen. @type {(seconds: number) => void} */
+  onSeek = () => {};
+  /** @type {() => void} */
+  onDiagnostics = () => {};
+
+  clear() {
+    this.#list.replaceChildren();
+    this.#outcome.replaceChildren();
+    this.segments = [];
+    this.#pending = null;
+    this.#current = -1;
+  }
+
+  /** A finished segment. @param {Segment} segment */
+  add(segment) {
+    this.#dropPending();
+    this.segments.push(segment);
+    this.#list.append(this.#line(segment.start, segment.text, segment.end));
+  }
+
+  /** The words of the window being decoded, so far. @param {string} text @param {number} start */
+  say(text, start) {
+    if (!text.trim()) return;
+    if (!this.#pending) {
+      this.#pending = this.#line(start, text, null);
+      this.#pending.className = "pending";
+      this.#pending.setAttribute("aria-hidden", "true");           // spoken once, when it is sure
+      this.#list.append(this.#pending);
+    }
+    const [time, said] = this.#pending.children;
+    time.textContent = formatClock(start);
+    said.textContent = text.trim();
+  }
+
+  #dropPending() {
+    this.#pending?.remove();
+    this.#pending = null;
+  }
+
+  /**
+   * @param {number} start @param {string} text @param {number | null} end null while it is not final
+   */
+  #line(start, text, end) {
+    const go = () => this.onSeek(start);
+    const time = end === null ? el("span", { class: "time", text: formatClock(start) })
+      : el("button", { class: "time", type: "button", text: formatClock(start), "aria-label": `Play from ${formatClock(start)}`, onclick: go });
+    const line = el("li", {}, time, el("span", { class: "said", text: text.trim() }));
+    if (end !== null) {
+      line.title = `${formatClock(start, true)} to ${formatClock(end, true)}`;
+      line.addEventListener("click", (event) => {
+        if (event.target === time || getSelection()?.toString()) return;   // a click, not the end of selecting text
+        go();
+      });
+    }
+    return line;
+  }
+
+  /** Light the line being heard. @param {number} seconds */
+  follow(seconds) {
+    let low = 0, high = this.segments.length - 1, found = -1;
+    while (low <= high) {
+      const middle = (low + high) >> 1;
+      if (this.segments[middle].start <= seconds) [found, low] = [middle, middle + 1];
+      else high = middle - 1;
+    }
+    if (found >= 0 && seconds >= this.segments[found].end) found = -1;
+    if (found === this.#current) return;
+    this.#list.children[this.#current]?.removeAttribute("aria-current");
+    this.#list.children[found]?.setAttribute("aria-current", "true");
+    this.#current = found;
+  }
+
+  /** Every segment of the final answer, in case a notification was dropped; nothing changes when all came. @param {Segment[]} segments */
+  settle(segments) {
+    this.#dropPending();
+    const same = segments.length === this.segments.length && segments.every((each, i) =>
+      each.text === this.segments[i].text && each.start === this.segments[i].start && each.end === this.segments[i].end);
+    if (same) return;
+    const notes = [...this.#outcome.children];
+    this.clear();
+    this.#outcome.append(...notes);
+    for (const segment of segments) this.add(segment);
+  }
+
+  /** Stopped in the middle of a window: its words stay, marked as unfinished. */
+  cutOff() {
+    const pending = this.#pending;
+    if (!pending) return;
+    pending.removeAttribute("aria-hidden");
+    pending.classList.add("cut");
+    pending.children[1].append(" …");
+    this.#pending = null;
+  }
+
+  /** @param {string} title @param {string} words */
+  note(title, words) {
+    this.#outcome.replaceChildren(el("div", { class: "notice" }, el("h3", { text: title }), el("p", { text: words })));
+  }
+
+  /** @param {unknown} error */
+  fail(error) {
+    this.#dropPending();
+    this.#outcome.replaceChildren(errorNotice(error, this.onDiagnostics));
+  }
+}
+
+/**
+ * An error as a person should meet it: what happened, what to do, and the way to report it.
+ * @param {unknown} error
+ * @param {() => void} onDiagnostics
+ */
+export function errorNotice(error, onDiagnostics) {
+  const { title, message, advice } = errorWords(error);
+  return el("div", { class: "notice bad", role: "alert" },
+    el("h3", { text: title }), el("p", { text: message }),
+    ...(advice ? [el("p", { text: advice })] : []),
+    el("button", { class: "button compact", type: "button", text: "Copy diagnostics", onclick: onDiagnostics }));
+}

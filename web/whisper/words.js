@@ -1,0 +1,69 @@
+/**
+ * What the engine does and what went wrong, in words for a person.
+ */
+import { formatBytes, formatLeft } from "../lib/ui.js";
+
+const STAGES = /** @type {Record<string, string>} */ ({
+  runtime: "Starting Python", download: "Downloading the model", weights: "Reading the weights", prepare: "Preparing the model",
+});
+
+/**
+ * Time left from steady progress, told only when it can be known.
+ */
+export class Pace {
+  #began = 0;
+  #from = 0;
+  #stage = "";
+
+  /** @param {string} stage @param {number} done @param {number} total @returns {string} words, or "" */
+  left(stage, done, total) {
+    const now = performance.now();
+    if (stage !== this.#stage || done < this.#from) [this.#stage, this.#began, this.#from] = [stage, now, done];
+    const spent = (now - this.#began) / 1000, gained = done - this.#from;
+    if (spent < 1 || gained <= 0 || done >= total) return "";
+    return formatLeft((spent / gained) * (total - done));
+  }
+}
+
+/**
+ * One line for what loading is doing now, and how far it is (null = not known).
+ * @param {{stage: string, done?: number, total?: number, unit?: string} | null} progress
+ * @returns {{words: string, part: number | null}}
+ */
+export function loadWords(progress) {
+  if (!progress) return { words: "Starting the engine", part: null };
+  const { stage, done = 0, total = 0, unit } = progress;
+  const name = STAGES[stage] ?? stage;
+  const amount = unit === "bytes" && total > 0 ? `: ${formatBytes(done)} of ${formatBytes(total)}` : "";
+  return { words: name + amount, part: total > 0 ? Math.min(1, done / total) : null };
+}
+
+const ADVICE = /** @type {Record<string, [string, string]>} */ ({
+  bad_input: ["This cannot be transcribed", ""],
+  bad_weights: ["The model's files are not as they should be", "Load it again; if it is your own folder, compare it with the message."],
+  out_of_memory: ["Not enough memory", "Close other tabs, or choose a smaller model or a shorter file, then try again."],
+  worker_died: ["The engine stopped unexpectedly", "It has been replaced. Try again."],
+  network: ["The model could not be downloaded", "Look at your connection, then load it again: what came already is kept."],
+  storage: ["The browser's storage refused", "Free some space or leave private browsing, then try again."],
+  internal: ["Something went wrong inside", "Try again. If it stays, copy the diagnostics into a report."],
+});
+
+/**
+ * @param {any} error an EngineError, an AudioError or anything thrown
+ * @returns {{title: string, message: string, advice: string}}
+ */
+export function errorWords(error) {
+  const message = error?.message ? String(error.message) : String(error);
+  if (error?.name === "AudioError") {
+    return { title: String(error.code).startsWith("mic") ? "No microphone" : "This file cannot be used", message, advice: "" };
+  }
+  const [title, advice] = ADVICE[error?.code] ?? ADVICE.internal;
+  return { title, message, advice };
+}
+
+const EXECUTORS = /** @type {Record<string, string>} */ ({ wasm: "WASM SIMD", numpy: "NumPy", webgpu: "WebGPU" });
+
+/** A name for people: WASM SIMD. @param {string} name */
+export function executorName(name) {
+  return EXECUTORS[name] ?? name;
+}
