@@ -48,6 +48,8 @@ def test_round_trip_and_verify(tmp_path):
         ({"files": GOOD["files"] * 2}, "twice"),
         ({"sources": {}}, "sources"),
         ({"note": 1}, "note"),
+        ({"title": []}, "title"),
+        ({"memory_bytes": "1 GB"}, "memory_bytes"),
     ],
 )
 def test_bad_fields_are_named(change, words):

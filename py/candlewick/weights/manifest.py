@@ -34,6 +34,9 @@ class Manifest:
     files: tuple[File, ...]
     sources: tuple[dict[str, Any], ...] = ()
     note: str = ""
+    title: str = ""  # what a page calls it
+    about: str = ""  # one sentence for a page
+    memory_bytes: int = 0  # measured peak of worker and kernel memory with this checkpoint; 0 = not measured
 
     @property
     def bytes(self) -> int:
@@ -54,12 +57,26 @@ def parse(data: bytes, name: str = NAME) -> Manifest:
         raise WeightsError(f"{name}: files must be a list that is not empty, got {str(files)[:80]}")
     if not isinstance(sources, list) or not all(isinstance(source, dict) for source in sources):
         raise WeightsError(f"{name}: sources must be a list of objects, got {str(sources)[:80]}")
-    if not isinstance(value.get("note", ""), str):
-        raise WeightsError(f"{name}: note must be a text")
+    for key in ("note", "title", "about"):
+        if not isinstance(value.get(key, ""), str):
+            raise WeightsError(f"{name}: {key} must be a text, got {value[key]!r}")
+    memory = value.get("memory_bytes", 0)
+    if type(memory) is not int or memory < 0:
+        raise WeightsError(f"{name}: memory_bytes must be a whole number, got {memory!r}")
     rows = tuple(_file(entry, name) for entry in files)
     if len({row.path for row in rows}) != len(rows):
         raise WeightsError(f"{name}: a path stands twice in files")
-    return Manifest(value["name"], value["family"], value["licence"], rows, tuple(sources), value.get("note", ""))
+    return Manifest(
+        value["name"],
+        value["family"],
+        value["licence"],
+        rows,
+        tuple(sources),
+        value.get("note", ""),
+        value.get("title", ""),
+        value.get("about", ""),
+        memory,
+    )
 
 
 def _file(entry: Any, name: str) -> File:
