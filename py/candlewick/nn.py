@@ -30,7 +30,9 @@ class Parameter:
     @property
     def value(self) -> Value:
         if not self.name:
-            raise ValueError(f"a parameter of shape {self.shape} has no name yet: call parameters() on the whole model first")
+            raise ValueError(
+                f"a parameter of shape {self.shape} has no name yet: call parameters() on the whole model first"
+            )
         return Value(self.name, self.dtype, tuple(self.shape), "weight")
 
 
@@ -48,7 +50,9 @@ class Constant:
     @property
     def value(self) -> Value:
         if not self.name:
-            raise ValueError(f"a constant of shape {self.shape} has no name yet: call parameters() on the whole model first")
+            raise ValueError(
+                f"a constant of shape {self.shape} has no name yet: call parameters() on the whole model first"
+            )
         return Value(self.name, FROM_NUMPY[self.array.dtype], self.array.shape, "constant")
 
 
@@ -74,10 +78,12 @@ class Module:
         super().__init_subclass__(**kw)
         call = cls.__dict__.get("__call__")
         if call:
+
             @functools.wraps(call)
             def scoped(self: Module, *args: Any, **kwargs: Any) -> Any:
                 with scope(self.path):
                     return call(self, *args, **kwargs)
+
             cls.__call__ = scoped
 
     def _walk(self, path: str):
@@ -124,7 +130,9 @@ class Linear(Module):
 class Conv1d(Module):
     """1-D convolution over (batch, n_ctx, channels); the weight as in PyTorch: (c_out, c_in, kernel)."""
 
-    def __init__(self, c_in: int, c_out: int, kernel: int, stride: int = 1, padding: int = 0, bias: bool = True) -> None:
+    def __init__(
+        self, c_in: int, c_out: int, kernel: int, stride: int = 1, padding: int = 0, bias: bool = True
+    ) -> None:
         self.weight = Parameter((c_out, c_in, kernel))
         self.bias = Parameter((c_out,)) if bias else None
         self.stride, self.padding = stride, padding

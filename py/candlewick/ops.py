@@ -70,8 +70,9 @@ def _op(rule: Callable[..., Shape] | None = None, *, variadic: bool = False, wri
     operands = [p for p in parameters if p.kind is not p.KEYWORD_ONLY]
     attrs = {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
     required = builtins.sum(p.default is p.empty for p in operands)
-    row = OPS[name] = Op(name, inspect.getdoc(rule) or "", tuple(p.name for p in operands), required,
-                         attrs, rule, variadic, writes)
+    row = OPS[name] = Op(
+        name, inspect.getdoc(rule) or "", tuple(p.name for p in operands), required, attrs, rule, variadic, writes
+    )
 
     @wraps(rule)
     def record(*args: Any, **kwargs: Any) -> Tensor:
@@ -82,11 +83,15 @@ def _op(rule: Callable[..., Shape] | None = None, *, variadic: bool = False, wri
         given = dict(zip((*positional, *attrs), args), **kwargs)
         unknown = set(given) - set(positional) - set(attrs)
         if unknown or len(args) > len(positional) + len(attrs):
-            raise TypeError(f"{name} takes operands {row.args} and attributes {tuple(attrs)}; got {sorted(unknown) or args}")
+            raise TypeError(
+                f"{name} takes operands {row.args} and attributes {tuple(attrs)}; got {sorted(unknown) or args}"
+            )
         values = tuple(_value(x) for x in (given["xs"] if variadic else map(given.get, row.args)))
         named = {k: given.get(k, default) for k, default in attrs.items()}
         if inspect.Parameter.empty in named.values():
-            raise TypeError(f"{name} needs the attributes {[k for k, v in named.items() if v is inspect.Parameter.empty]}")
+            raise TypeError(
+                f"{name} needs the attributes {[k for k, v in named.items() if v is inspect.Parameter.empty]}"
+            )
         named = {k: tuple(v) if isinstance(v, list) else v for k, v in named.items()}
         try:
             shape, dtype = row.infer(values, named)
@@ -99,18 +104,23 @@ def _op(rule: Callable[..., Shape] | None = None, *, variadic: bool = False, wri
 
 # ---- matrix products ------------------------------------------------------------------------------------------------
 
+
 def _epilogue(name: str, shape: tuple[int, ...], n: int, bias: Any, residual: Any, activation: str) -> None:
     _check(bias is None or bias.shape == (n,), f"{name}: bias is {_s(bias)}, the output has {n} columns")
-    _check(residual is None or _size(residual.shape) == _size(shape),
-           f"{name}: residual is {_s(residual)}, the output is {list(shape)}")
+    _check(
+        residual is None or _size(residual.shape) == _size(shape),
+        f"{name}: residual is {_s(residual)}, the output is {list(shape)}",
+    )
     _check(activation in ACTIVATIONS, f"{name}: activation {activation!r}; there are {', '.join(ACTIVATIONS)}")
 
 
 @_op
 def linear(x, w, bias=None, residual=None, *, activation: str = "none"):
     """x (..., k), w (n, k) -> activation(x w^T + bias) + residual, (..., n). The epilogue is filled in by the fuse pass."""
-    _check(len(w.shape) == 2 and x.shape[-1:] == w.shape[1:],
-           f"linear: x is {_s(x)}, w is {_s(w)}; the last axis of both must be equal")
+    _check(
+        len(w.shape) == 2 and x.shape[-1:] == w.shape[1:],
+        f"linear: x is {_s(x)}, w is {_s(w)}; the last axis of both must be equal",
+    )
     shape = (*x.shape[:-1], w.shape[0])
     _epilogue("linear", shape, w.shape[0], bias, residual, activation)
     return shape, "f32"
@@ -119,8 +129,10 @@ def linear(x, w, bias=None, residual=None, *, activation: str = "none"):
 @_op
 def conv1d(x, w, bias=None, residual=None, *, stride: int = 1, padding: int = 0, activation: str = "none"):
     """x (batch, n_ctx, c_in), w (c_out, c_in, kernel) -> activation(conv + bias) + residual, (batch, n_out, c_out)."""
-    _check(len(x.shape) == 3 and len(w.shape) == 3 and x.shape[2] == w.shape[1],
-           f"conv1d: x is {_s(x)} (batch, n_ctx, c_in), w is {_s(w)} (c_out, c_in, kernel); c_in differs")
+    _check(
+        len(x.shape) == 3 and len(w.shape) == 3 and x.shape[2] == w.shape[1],
+        f"conv1d: x is {_s(x)} (batch, n_ctx, c_in), w is {_s(w)} (c_out, c_in, kernel); c_in differs",
+    )
     batch, n_ctx, _ = x.shape
     c_out, _, kernel = w.shape
     n_out = (n_ctx + 2 * padding - kernel) // stride + 1
@@ -136,15 +148,20 @@ def attention(q, k, v, start=None, *, causal: bool = False, scale: float = 0.0):
 
     causal: query i sees keys <= start + i. scale 0 means d ** -0.5. Dao et al. 2022 for how it is computed.
     """
-    _check(len(q.shape) == 4 and len(k.shape) == 4 and k.shape == v.shape,
-           f"attention: q is {_s(q)}, k is {_s(k)}, v is {_s(v)}; wanted four axes each and k like v")
-    (b, h, n, d), (bk, hk, m, dk) = q.shape, k.shape
-    _check(b == bk and d == dk and h % hk == 0,
-           f"attention: q is {_s(q)}, k is {_s(k)}; batch and d must be equal, heads a multiple")
+    _check(
+        len(q.shape) == 4 and len(k.shape) == 4 and k.shape == v.shape,
+        f"attention: q is {_s(q)}, k is {_s(k)}, v is {_s(v)}; wanted four axes each and k like v",
+    )
+    (b, h, n, d), (bk, hk, _, dk) = q.shape, k.shape
+    _check(
+        b == bk and d == dk and h % hk == 0,
+        f"attention: q is {_s(q)}, k is {_s(k)}; batch and d must be equal, heads a multiple",
+    )
     return (b, h, n, d), "f32"
 
 
 # ---- normalisation and softmax --------------------------------------------------------------------------------------
+
 
 @_op
 def layer_norm(x, w, b, *, eps: float = 1e-5):
@@ -167,10 +184,13 @@ def log_softmax(x, *, axis: int = -1):
 
 # ---- tables and state -----------------------------------------------------------------------------------------------
 
+
 @_op
 def embedding(ids, table):
     """ids i32 (...), table (n, d) -> rows of the table, (..., d). Executors refuse ids outside 0..n-1."""
-    _check(ids.dtype == "i32" and len(table.shape) == 2, f"embedding: ids are {ids.dtype} (want i32), table is {_s(table)}")
+    _check(
+        ids.dtype == "i32" and len(table.shape) == 2, f"embedding: ids are {ids.dtype} (want i32), table is {_s(table)}"
+    )
     return (*ids.shape, table.shape[1]), "f32"
 
 
@@ -184,12 +204,17 @@ def rows(table, start, *, count: int):
 @_op(writes=0)
 def update(state, x, pos, *, axis: int):
     """Write x into the state at pos along one axis, in place; the other axes are equal. pos + x.shape[axis] <= capacity."""
-    _check(len(state.shape) == len(x.shape) and all(i == axis or a == b for i, (a, b) in enumerate(zip(state.shape, x.shape)))
-           and x.shape[axis] <= state.shape[axis], f"update: state is {_s(state)}, x is {_s(x)}, axis {axis}")
+    _check(
+        len(state.shape) == len(x.shape)
+        and all(i == axis or a == b for i, (a, b) in enumerate(zip(state.shape, x.shape)))
+        and x.shape[axis] <= state.shape[axis],
+        f"update: state is {_s(state)}, x is {_s(x)}, axis {axis}",
+    )
     return state.shape, state.dtype
 
 
 # ---- shape ----------------------------------------------------------------------------------------------------------
+
 
 @_op
 def reshape(x, *, shape):
@@ -215,7 +240,7 @@ def slice_(x, *, axis: int, start: int, stop: int):
     """Positions start .. stop of one axis."""
     axis = _axis("slice", x, axis) % len(x.shape)
     _check(0 <= start < stop <= x.shape[axis], f"slice: {start}..{stop} of axis {axis} of {_s(x)}")
-    return (*x.shape[:axis], stop - start, *x.shape[axis + 1:]), x.dtype
+    return (*x.shape[:axis], stop - start, *x.shape[axis + 1 :]), x.dtype
 
 
 slice = slice_
@@ -225,11 +250,17 @@ slice = slice_
 def concat(xs, *, axis: int):
     """Tensors one behind another along one axis."""
     first = xs[0].shape
-    _check(all(len(x.shape) == len(first) and x.dtype == xs[0].dtype
-               and all(i == axis % len(first) or a == b for i, (a, b) in enumerate(zip(x.shape, first))) for x in xs),
-           f"concat: {', '.join(_s(x) for x in xs)} along axis {axis}")
+    _check(
+        all(
+            len(x.shape) == len(first)
+            and x.dtype == xs[0].dtype
+            and all(i == axis % len(first) or a == b for i, (a, b) in enumerate(zip(x.shape, first)))
+            for x in xs
+        ),
+        f"concat: {', '.join(_s(x) for x in xs)} along axis {axis}",
+    )
     axis %= len(first)
-    return (*first[:axis], builtins.sum(x.shape[axis] for x in xs), *first[axis + 1:]), xs[0].dtype
+    return (*first[:axis], builtins.sum(x.shape[axis] for x in xs), *first[axis + 1 :]), xs[0].dtype
 
 
 @_op
@@ -241,9 +272,11 @@ def cast(x, *, dtype: str):
 
 # ---- elementwise ----------------------------------------------------------------------------------------------------
 
+
 def _unary(name: str, doc: str) -> Callable[..., Tensor]:
     def rule(x):
         return x.shape, "f32"
+
     rule.__name__, rule.__doc__ = name, doc
     return _op(rule)
 
@@ -254,6 +287,7 @@ def _binary(name: str, doc: str) -> Callable[..., Tensor]:
         pairs = list(zip((1,) * (n - len(a.shape)) + a.shape, (1,) * (n - len(b.shape)) + b.shape))
         _check(all(x == y or 1 in (x, y) for x, y in pairs), f"{name}: {_s(a)} and {_s(b)} do not broadcast")
         return tuple(builtins.max(x, y) for x, y in pairs), "f32"
+
     rule.__name__, rule.__doc__ = name, doc + " NumPy's broadcasting."
     return _op(rule)
 
@@ -279,16 +313,18 @@ minimum = _binary("minimum", "The smaller of the two.")
 
 # ---- reductions -----------------------------------------------------------------------------------------------------
 
+
 def _reduced(name: str, x: Any, axis: int | None, keepdims: bool) -> tuple[int, ...]:
     if axis is None:
         return (1,) * len(x.shape) if keepdims else ()
     axis = _axis(name, x, axis) % len(x.shape)
-    return (*x.shape[:axis], *((1,) if keepdims else ()), *x.shape[axis + 1:])
+    return (*x.shape[:axis], *((1,) if keepdims else ()), *x.shape[axis + 1 :])
 
 
 def _reduction(name: str, doc: str) -> Callable[..., Tensor]:
     def rule(x, *, axis: int | None = -1, keepdims: bool = False):
         return _reduced(name, x, axis, keepdims), "f32"
+
     rule.__name__, rule.__doc__ = name, doc + " Over one axis, or all (None)."
     return _op(rule)
 
@@ -305,6 +341,7 @@ def argmax(x, *, axis: int = -1):
 
 
 # ---- helpers --------------------------------------------------------------------------------------------------------
+
 
 def _check(ok: bool, message: str) -> None:
     if not ok:

@@ -173,6 +173,8 @@ class Program:
 
         o = json.loads(text)
         tables = {n: {k: value(v) for k, v in o[n].items()} for n in ("inputs", "scalars", "outputs")}
-        code = tuple(Instruction(op, value(out), tuple(value(a) for a in args), {k: attr(v) for k, v in attrs.items()}, scope)
-                     for op, out, args, attrs, scope in o["instructions"])
+        code = tuple(
+            Instruction(op, value(out), tuple(value(a) for a in args), {k: attr(v) for k, v in attrs.items()}, scope)
+            for op, out, args, attrs, scope in o["instructions"]
+        )
         return Program(o["name"], **tables, instructions=code).verify()

@@ -30,4 +30,6 @@ class Tensor:
         return f"Tensor({self.value}: {self.value.type})"
 
     def __bool__(self) -> bool:
-        raise TypeError("a Tensor has no data while the model is traced: choose with ops.where or maximum, not with `if`")
+        raise TypeError(
+            "a Tensor has no data while the model is traced: choose with ops.where or maximum, not with `if`"
+        )

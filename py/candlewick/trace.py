@@ -28,8 +28,15 @@ class Tracer:
         self.instructions: list[Instruction] = []
         self.scopes: list[str] = [""]
 
-    def record(self, op: str, args: tuple[Value | None, ...], attrs: dict[str, Any], out: Value | None,
-               shape: tuple[int, ...], dtype: str) -> Tensor:
+    def record(
+        self,
+        op: str,
+        args: tuple[Value | None, ...],
+        attrs: dict[str, Any],
+        out: Value | None,
+        shape: tuple[int, ...],
+        dtype: str,
+    ) -> Tensor:
         """Append one instruction. `out` is given for an op that writes state in place, else a new value is made."""
         out = out or Value(str(len(self.instructions)), dtype, tuple(int(s) for s in shape))
         self.instructions.append(Instruction(op, out, args, attrs, self.scopes[-1]))
@@ -50,8 +57,12 @@ def scope(path: str):
         tracer.scopes.pop()
 
 
-def trace(fn: Callable[..., Any], inputs: Mapping[str, Spec], scalars: Iterable[str] | Mapping[str, str] = (),
-          name: str = "main") -> Program:
+def trace(
+    fn: Callable[..., Any],
+    inputs: Mapping[str, Spec],
+    scalars: Iterable[str] | Mapping[str, str] = (),
+    name: str = "main",
+) -> Program:
     """fn(**inputs, **scalars) on Tensors -> Program.
 
     scalars: runtime scalars, names (int32) or name -> dtype. fn returns a Tensor (output "out"), a dict of Tensors, or

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+
 from candlewick import Spec, nn, ops, trace
 from candlewick.executors import ExecutorUnavailable, create
 from candlewick.executors.numpy import KERNELS
@@ -68,16 +69,23 @@ def attention64(q, k, v, start=0, causal=False):
     return softmax64(s) @ v
 
 
-@pytest.mark.parametrize("m,n,k", [(1, 1, 1), (1, 13, 7), (2, 12, 8), (3, 24, 33), (5, 25, 64), (50, 40, 96), (97, 11, 130)])
+@pytest.mark.parametrize(
+    "m,n,k", [(1, 1, 1), (1, 13, 7), (2, 12, 8), (3, 24, 33), (5, 25, 64), (50, 40, 96), (97, 11, 130)]
+)
 async def test_linear(executor, m, n, k):
     x, w, b = normal(m, k), normal(n, k), normal(n)
     got = await run(executor, lambda h, x: ops.linear(x, h.w, h.b), {"x": x}, weights={"w": w, "b": b})
     close(got, x.astype(np.float64) @ w.T + b, 4e-6)
 
 
-@pytest.mark.parametrize("activation,reference", [
-    (ops.gelu, lambda y: y * (1 + erf(y / 2 ** 0.5)) / 2), (ops.relu, lambda y: np.maximum(y, 0)),
-    (ops.silu, lambda y: y / (1 + np.exp(-y)))])
+@pytest.mark.parametrize(
+    "activation,reference",
+    [
+        (ops.gelu, lambda y: y * (1 + erf(y / 2**0.5)) / 2),
+        (ops.relu, lambda y: np.maximum(y, 0)),
+        (ops.silu, lambda y: y / (1 + np.exp(-y))),
+    ],
+)
 async def test_linear_with_activation_and_residual(executor, activation, reference):
     x, w, b, r = normal(7, 20), normal(30, 20), normal(30), normal(1, 7, 30)
 
@@ -92,8 +100,10 @@ async def test_linears_of_one_input_are_joined(executor):
     x = normal(2, 9, 16)
     weights = {"q": normal(24, 16), "k": normal(24, 16), "v": normal(36, 16)}
     names = ["q", "k", "v"]
-    program = trace(lambda x: ops.concat([ops.linear(x, nn.Parameter(weights[n].shape, name=n)) for n in names], -1),
-                    {"x": Spec(x.shape)})
+    program = trace(
+        lambda x: ops.concat([ops.linear(x, nn.Parameter(weights[n].shape, name=n)) for n in names], -1),
+        {"x": Spec(x.shape)},
+    )
     if executor.name == "wasm":
         executor = create("numpy")  # weights from files on wasm are tested with real checkpoints in tests/models
 
@@ -107,8 +117,10 @@ async def test_linears_of_one_input_are_joined(executor):
     close(got, np.concatenate([x.astype(np.float64) @ weights[n].T for n in names], -1), 4e-6)
 
 
-@pytest.mark.parametrize("n,c_in,c_out,taps,stride,padding", [
-    (10, 4, 12, 3, 1, 1), (11, 5, 7, 3, 2, 1), (9, 1, 13, 4, 3, 0), (30, 8, 24, 3, 2, 1), (5, 2, 3, 5, 1, 2)])
+@pytest.mark.parametrize(
+    "n,c_in,c_out,taps,stride,padding",
+    [(10, 4, 12, 3, 1, 1), (11, 5, 7, 3, 2, 1), (9, 1, 13, 4, 3, 0), (30, 8, 24, 3, 2, 1), (5, 2, 3, 5, 1, 2)],
+)
 async def test_conv1d(executor, n, c_in, c_out, taps, stride, padding):
     x, w, b = normal(2, n, c_in), normal(c_out, c_in, taps), normal(c_out)
     n_out = (n + 2 * padding - taps) // stride + 1
@@ -119,18 +131,24 @@ async def test_conv1d(executor, n, c_in, c_out, taps, stride, padding):
 
     got = await run(executor, fn, {"x": x, "r": r}, weights={"w": w, "b": b})
     padded = np.pad(x.astype(np.float64), ((0, 0), (padding, padding), (0, 0)))
-    want = np.stack([np.einsum("btc,oct->bo", padded[:, i * stride:i * stride + taps], w) for i in range(n_out)], 1) + b
-    close(got, want * (1 + erf(want / 2 ** 0.5)) / 2 + r, 4e-6)
+    want = (
+        np.stack([np.einsum("btc,oct->bo", padded[:, i * stride : i * stride + taps], w) for i in range(n_out)], 1) + b
+    )
+    close(got, want * (1 + erf(want / 2**0.5)) / 2 + r, 4e-6)
 
 
 async def test_conv1d_pads_with_zeros_and_not_with_what_lies_there(executor):
     x, w = normal(1, 8, 4), normal(6, 4, 3)
-    got = await run(executor, lambda h, x: ops.conv1d(ops.slice(ops.relu(x), 1, 1, 7), h.w, padding=1), {"x": x}, weights={"w": w})
+    got = await run(
+        executor, lambda h, x: ops.conv1d(ops.slice(ops.relu(x), 1, 1, 7), h.w, padding=1), {"x": x}, weights={"w": w}
+    )
     padded = np.pad(np.maximum(x[:, 1:7], 0).astype(np.float64), ((0, 0), (1, 1), (0, 0)))
-    close(got, np.stack([np.einsum("btc,oct->bo", padded[:, i:i + 3], w) for i in range(6)], 1), 4e-6)
+    close(got, np.stack([np.einsum("btc,oct->bo", padded[:, i : i + 3], w) for i in range(6)], 1), 4e-6)
 
 
-@pytest.mark.parametrize("batch,h,hk,n,m,d", [(1, 2, 2, 1, 5, 8), (2, 4, 2, 3, 17, 16), (1, 3, 1, 40, 61, 64), (1, 2, 2, 49, 13, 24)])
+@pytest.mark.parametrize(
+    "batch,h,hk,n,m,d", [(1, 2, 2, 1, 5, 8), (2, 4, 2, 3, 17, 16), (1, 3, 1, 40, 61, 64), (1, 2, 2, 49, 13, 24)]
+)
 async def test_attention(executor, batch, h, hk, n, m, d):
     q, k, v = normal(batch, h, n, d), normal(batch, hk, m, d), normal(batch, hk, m, d)
     got = await run(executor, lambda _, q, k, v: ops.attention(q, k, v), {"q": q, "k": k, "v": v})
@@ -149,7 +167,11 @@ async def test_causal_attention_from_a_position(executor, n, m, start):
 
 async def test_attention_of_huge_logits_is_finite(executor):
     q, k, v = normal(1, 1, 20, 8, scale=300), normal(1, 1, 30, 8, scale=300), normal(1, 1, 30, 8)
-    close(await run(executor, lambda _, q, k, v: ops.attention(q, k, v), {"q": q, "k": k, "v": v}), attention64(q, k, v), 1e-3)
+    close(
+        await run(executor, lambda _, q, k, v: ops.attention(q, k, v), {"q": q, "k": k, "v": v}),
+        attention64(q, k, v),
+        1e-3,
+    )
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (3, 7), (2, 5, 64), (1, 1500, 12)])
@@ -214,7 +236,10 @@ async def test_shape_ops(executor):
         (lambda x: ops.reshape(ops.transpose(x, (0, 2, 1, 3)), (2, 4, -1)), x.transpose(0, 2, 1, 3).reshape(2, 4, 15)),
         (lambda x: ops.slice(x, 2, 1, 3), x[:, :, 1:3]),
         (lambda x: ops.concat([x, ops.slice(x, 1, 0, 1)], 1), np.concatenate([x, x[:, :1]], 1)),
-        (lambda x: ops.relu(ops.slice(ops.transpose(x, (3, 2, 1, 0)), 0, 4, 5)), np.maximum(x.transpose(3, 2, 1, 0)[4:], 0)),
+        (
+            lambda x: ops.relu(ops.slice(ops.transpose(x, (3, 2, 1, 0)), 0, 4, 5)),
+            np.maximum(x.transpose(3, 2, 1, 0)[4:], 0),
+        ),
     ]
     for fn, want in cases:
         assert (await run(executor, lambda _, x, fn=fn: fn(x), {"x": x}) == want).all()
@@ -223,16 +248,30 @@ async def test_shape_ops(executor):
 async def test_cast(executor):
     x = np.array([-2.7, -0.2, 0.9, 5.0], np.float32)
     assert (await run(executor, lambda _, x: ops.cast(x, "i32"), {"x": x})).tolist() == [-2, 0, 0, 5]
-    assert (await run(executor, lambda _, x: ops.cast(x, "f32"), {"x": np.arange(5, dtype=np.int32)})).tolist() == [0, 1, 2, 3, 4]
+    assert (await run(executor, lambda _, x: ops.cast(x, "f32"), {"x": np.arange(5, dtype=np.int32)})).tolist() == [
+        0,
+        1,
+        2,
+        3,
+        4,
+    ]
 
 
 BIG = np.concatenate([np.linspace(-12, 12, 997), [-1e4, -100, -13.5, 0, 13.5, 100, 1e4, 1e-30]]).astype(np.float32)
 POSITIVE = np.concatenate([np.geomspace(1e-30, 1e30, 501), [1.0]]).astype(np.float32)
 UNARY = {
-    "gelu": (BIG, lambda x: x * (1 + erf(x / 2 ** 0.5)) / 2), "relu": (BIG, lambda x: np.maximum(x, 0)),
-    "silu": (BIG, lambda x: x / (1 + np.exp(np.minimum(-x, 700)))), "exp": (np.clip(BIG, -80, 80), np.exp),
-    "log": (POSITIVE, np.log), "log10": (POSITIVE, np.log10), "sqrt": (POSITIVE, np.sqrt), "square": (BIG, np.square),
-    "neg": (BIG, np.negative), "tanh": (BIG, np.tanh), "sigmoid": (BIG, lambda x: 1 / (1 + np.exp(np.minimum(-x, 700))))}
+    "gelu": (BIG, lambda x: x * (1 + erf(x / 2**0.5)) / 2),
+    "relu": (BIG, lambda x: np.maximum(x, 0)),
+    "silu": (BIG, lambda x: x / (1 + np.exp(np.minimum(-x, 700)))),
+    "exp": (np.clip(BIG, -80, 80), np.exp),
+    "log": (POSITIVE, np.log),
+    "log10": (POSITIVE, np.log10),
+    "sqrt": (POSITIVE, np.sqrt),
+    "square": (BIG, np.square),
+    "neg": (BIG, np.negative),
+    "tanh": (BIG, np.tanh),
+    "sigmoid": (BIG, lambda x: 1 / (1 + np.exp(np.minimum(-x, 700)))),
+}
 
 
 @pytest.mark.parametrize("name", UNARY)
@@ -244,7 +283,9 @@ async def test_unary(executor, name):
 
 
 @pytest.mark.parametrize("name", ["add", "sub", "mul", "div", "maximum", "minimum"])
-@pytest.mark.parametrize("a,b", [((3, 4), (3, 4)), ((3, 4), (4,)), ((3, 1), (1, 4)), ((), (5,)), ((2, 3, 4), (3, 1)), ((2, 1, 4), (3, 1))])
+@pytest.mark.parametrize(
+    "a,b", [((3, 4), (3, 4)), ((3, 4), (4,)), ((3, 1), (1, 4)), ((), (5,)), ((2, 3, 4), (3, 1)), ((2, 1, 4), (3, 1))]
+)
 async def test_binary_broadcasts(executor, name, a, b):
     x, y = normal(*a), normal(*b)
     got = await run(executor, lambda _, x, y: getattr(ops, name)(x, y), {"x": x, "y": y})
@@ -259,7 +300,10 @@ async def test_binary_with_strided_operands_and_numbers(executor):
         left, right = ops.slice(x, 1, 0, 4), ops.slice(x, 1, 4, 8)
         return 1.0 - left * left / (right * right + 2.0)
 
-    close(await run(executor, fn, {"x": x}), 1 - x[:, :4].astype(np.float64) ** 2 / (x[:, 4:8].astype(np.float64) ** 2 + 2))
+    close(
+        await run(executor, fn, {"x": x}),
+        1 - x[:, :4].astype(np.float64) ** 2 / (x[:, 4:8].astype(np.float64) ** 2 + 2),
+    )
 
 
 @pytest.mark.parametrize("name", ["max", "sum", "mean", "argmax"])
@@ -272,8 +316,13 @@ async def test_reductions(executor, name, shape, axis):
 
 async def test_whole_maximum_with_a_float_scalar(executor):
     x = normal(40, 30)
-    got = await run(executor, lambda _, x, peak: ops.maximum(x, peak - 1.0) + ops.max(x, axis=None), {"x": x}, {"peak": 1.5},
-                    types={"peak": "f32"})
+    got = await run(
+        executor,
+        lambda _, x, peak: ops.maximum(x, peak - 1.0) + ops.max(x, axis=None),
+        {"x": x},
+        {"peak": 1.5},
+        types={"peak": "f32"},
+    )
     close(got, np.maximum(x, 0.5) + x.max())
 
 

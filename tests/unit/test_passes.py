@@ -6,6 +6,7 @@ import random
 
 import numpy as np
 import pytest
+
 from candlewick import Spec, nn, ops, trace
 from candlewick.executors.numpy import NumpyExecutor
 from candlewick.passes import fuse_epilogues, join_linears, optimise, simplify
@@ -75,14 +76,20 @@ def test_what_is_read_twice_or_given_out_stays():
 
 
 def test_two_products_summed_keep_one_residual():
-    program = optimise(trace(lambda x, y: ops.linear(x, W("a", 8, 8)) + ops.linear(y, W("b", 8, 8)),
-                             {"x": Spec((2, 8)), "y": Spec((2, 8))}))
+    program = optimise(
+        trace(
+            lambda x, y: ops.linear(x, W("a", 8, 8)) + ops.linear(y, W("b", 8, 8)),
+            {"x": Spec((2, 8)), "y": Spec((2, 8))},
+        )
+    )
     assert names(program) == ["linear", "linear"]
 
 
 def test_joined_linears_share_one_weight_value():
     def fn(x):
-        return {n: ops.linear(x, W(f"attn.{n}.weight", 12, 8), None if n == "k" else W(f"attn.{n}.bias", 12)) for n in "qkv"}
+        return {
+            n: ops.linear(x, W(f"attn.{n}.weight", 12, 8), None if n == "k" else W(f"attn.{n}.bias", 12)) for n in "qkv"
+        }
 
     program = join_linears(trace(fn, {"x": Spec((2, 8))}))
     assert names(program) == ["linear", "slice", "slice", "slice"]
@@ -94,7 +101,9 @@ def test_joined_linears_share_one_weight_value():
 
 @pytest.mark.parametrize("shapes", [[(12, 8), (13, 8)], [(11, 8), (12, 8)]])
 def test_weights_that_do_not_fill_panels_are_not_joined(shapes):
-    program = trace(lambda x: {str(i): ops.linear(x, W(f"w{i}", *s)) for i, s in enumerate(shapes)}, {"x": Spec((2, 8))})
+    program = trace(
+        lambda x: {str(i): ops.linear(x, W(f"w{i}", *s)) for i, s in enumerate(shapes)}, {"x": Spec((2, 8))}
+    )
     assert names(join_linears(program)) == ["linear", "linear"]
 
 

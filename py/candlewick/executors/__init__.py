@@ -42,11 +42,15 @@ class Executor:
         self.reason = reason
         self.programs: dict[str, Program] = {}
 
-    async def load(self, programs: Mapping[str, Program], weights: WeightSource, on_progress: Progress | None = None) -> None:
+    async def load(
+        self, programs: Mapping[str, Program], weights: WeightSource, on_progress: Progress | None = None
+    ) -> None:
         """Add Programs by entry name. Weights and states that are already there, by name, are shared, not loaded again."""
         raise NotImplementedError
 
-    async def run(self, entry: str, inputs: Mapping[str, Any], fetch: tuple[str, ...] | None = None) -> dict[str, np.ndarray]:
+    async def run(
+        self, entry: str, inputs: Mapping[str, Any], fetch: tuple[str, ...] | None = None
+    ) -> dict[str, np.ndarray]:
         """Run one entry. inputs: arrays and runtime scalars by name. fetch: outputs to bring back (None = all, () = none).
 
         Raises ValueError for inputs that do not fit, Stopped when the stop word ended the run.
@@ -78,7 +82,9 @@ class Executor:
 
     def _program(self, entry: str) -> Program:
         if entry not in self.programs:
-            raise ValueError(f"{self.name}: no entry {entry!r} is loaded; there are {', '.join(self.programs) or 'none'}")
+            raise ValueError(
+                f"{self.name}: no entry {entry!r} is loaded; there are {', '.join(self.programs) or 'none'}"
+            )
         return self.programs[entry]
 
 
@@ -86,8 +92,10 @@ def checked_inputs(program: Program, given: Mapping[str, Any]) -> dict[str, np.n
     """Arrays for all inputs and scalars of a Program, in its dtypes. ValueError lists what is missing, unknown or misshapen."""
     wanted = {**program.inputs, **program.scalars}
     if given.keys() != wanted.keys():
-        raise ValueError(f"{program.name} wants {', '.join(wanted)}; missing: {sorted(wanted.keys() - given.keys())}, "
-                         f"unknown: {sorted(given.keys() - wanted.keys())}")
+        raise ValueError(
+            f"{program.name} wants {', '.join(wanted)}; missing: {sorted(wanted.keys() - given.keys())}, "
+            f"unknown: {sorted(given.keys() - wanted.keys())}"
+        )
     arrays = {}
     for name, value in wanted.items():
         array = np.asarray(given[name], dtype=np.int32 if value.dtype == "i32" else np.float32)
@@ -140,6 +148,7 @@ def create(name: str = "auto", host: Any = None, threads: int | None = None) -> 
     try:
         if host is None:
             from .wasm.host_wasmtime import Host
+
             host = Host(threads=threads or 1)
         return WasmExecutor(host, "chosen by hand" if name == "wasm" else "WebAssembly SIMD is here")
     except ExecutorUnavailable as e:

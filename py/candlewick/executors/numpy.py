@@ -22,6 +22,7 @@ def kernel(fn):
 
 # ---- matrix products
 
+
 def _epilogue(y, bias, residual, activation):
     if bias is not None:
         y += bias
@@ -42,7 +43,7 @@ def conv1d(x, w, bias, residual, stride, padding, activation):
     batch, _, c_in = x.shape
     c_out, _, taps = w.shape
     x = np.pad(x, ((0, 0), (padding, padding), (0, 0)))
-    windows = np.lib.stride_tricks.sliding_window_view(x, taps, axis=1)[:, ::stride]     # (batch, n_out, c_in, taps)
+    windows = np.lib.stride_tricks.sliding_window_view(x, taps, axis=1)[:, ::stride]  # (batch, n_out, c_in, taps)
     y = windows.reshape(batch, -1, c_in * taps) @ w.reshape(c_out, -1).T
     return _epilogue(y, bias, residual, activation)
 
@@ -52,16 +53,17 @@ def attention(q, k, v, start, causal, scale):
     (_, h, n, d), (_, hk, m, _) = q.shape, k.shape
     k, v = (np.repeat(a, h // hk, axis=1) if h != hk else a for a in (k, v))
     y = np.empty(q.shape, np.float32)
-    for i in range(0, n, 256):                                     # blocks of queries: no (n, m) buffer for long inputs
-        s = q[:, :, i:i + 256] @ k.transpose(0, 1, 3, 2) * np.float32(scale or d ** -0.5)
+    for i in range(0, n, 256):  # blocks of queries: no (n, m) buffer for long inputs
+        s = q[:, :, i : i + 256] @ k.transpose(0, 1, 3, 2) * np.float32(scale or d**-0.5)
         if causal:
             last = np.arange(i, i + s.shape[2]) + (0 if start is None else int(start))
             s = np.where(np.arange(m) <= last[:, None], s, np.float32(-np.inf))
-        y[:, :, i:i + 256] = softmax(s, -1) @ v
+        y[:, :, i : i + 256] = softmax(s, -1) @ v
     return y
 
 
 # ---- normalisation and softmax
+
 
 @kernel
 def layer_norm(x, w, b, eps):
@@ -84,6 +86,7 @@ def log_softmax(x, axis):
 
 # ---- tables, state, shape
 
+
 @kernel
 def embedding(ids, table):
     return table[ids]
@@ -91,7 +94,7 @@ def embedding(ids, table):
 
 @kernel
 def rows(table, start, count):
-    return table[int(start):int(start) + count]
+    return table[int(start) : int(start) + count]
 
 
 @kernel
@@ -128,18 +131,55 @@ def cast(x, dtype):
 
 # ---- elementwise and reductions
 
+
 def erf(x: np.ndarray) -> np.ndarray:
     """Error function of float32, to about 1e-7: rational approximations of Cody 1969 in the form of the Cephes library."""
     z = x * x
-    inner = x * _poly(z, 9.60497373987051638749, 90.0260197203842689217, 2232.00534594684319226, 7003.32514112805075473,
-                      55592.3013010394962768) / _poly(z, 1, 33.5617141647503099647, 521.357949780152679795,
-                                                       4594.32382970980127987, 22629.0000613890934246, 49267.3942608635921086)
+    inner = (
+        x
+        * _poly(
+            z,
+            9.60497373987051638749,
+            90.0260197203842689217,
+            2232.00534594684319226,
+            7003.32514112805075473,
+            55592.3013010394962768,
+        )
+        / _poly(
+            z,
+            1,
+            33.5617141647503099647,
+            521.357949780152679795,
+            4594.32382970980127987,
+            22629.0000613890934246,
+            49267.3942608635921086,
+        )
+    )
     a = np.minimum(np.abs(x), np.float32(6))
-    outer = np.exp(-a * a) * _poly(a, 2.46196981473530512524e-10, 0.564189564831068821977, 7.46321056442269912687,
-                                   48.6371970985681366614, 196.520832956077098242, 526.445194995477358631,
-                                   934.528527171957607540, 1027.55188689515710272, 557.535335369399327526)
-    outer /= _poly(a, 1, 13.2281951154744992508, 86.7072140885989742329, 354.937778887819891062, 975.708501743205489753,
-                   1823.90916687909736289, 2246.33760818710981792, 1656.66309194161350182, 557.535340817727675546)
+    outer = np.exp(-a * a) * _poly(
+        a,
+        2.46196981473530512524e-10,
+        0.564189564831068821977,
+        7.46321056442269912687,
+        48.6371970985681366614,
+        196.520832956077098242,
+        526.445194995477358631,
+        934.528527171957607540,
+        1027.55188689515710272,
+        557.535335369399327526,
+    )
+    outer /= _poly(
+        a,
+        1,
+        13.2281951154744992508,
+        86.7072140885989742329,
+        354.937778887819891062,
+        975.708501743205489753,
+        1823.90916687909736289,
+        2246.33760818710981792,
+        1656.66309194161350182,
+        557.535340817727675546,
+    )
     return np.where(a < 1, inner, np.sign(x) * (1 - outer)).astype(np.float32)
 
 
@@ -152,12 +192,23 @@ def _poly(x, *coefficients):
 
 KERNELS |= {
     "concat": concat,
-    "gelu": lambda x: np.float32(0.5) * x * (1 + erf(x * np.float32(0.5 ** 0.5))),
+    "gelu": lambda x: np.float32(0.5) * x * (1 + erf(x * np.float32(0.5**0.5))),
     "relu": lambda x: np.maximum(x, 0),
     "sigmoid": lambda x: 1 / (1 + np.exp(np.minimum(-x, np.float32(88)))),
     "silu": lambda x: x / (1 + np.exp(np.minimum(-x, np.float32(88)))),
-    "neg": np.negative, "square": np.square, "exp": np.exp, "log": np.log, "log10": np.log10, "sqrt": np.sqrt, "tanh": np.tanh,
-    "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "maximum": np.maximum, "minimum": np.minimum,
+    "neg": np.negative,
+    "square": np.square,
+    "exp": np.exp,
+    "log": np.log,
+    "log10": np.log10,
+    "sqrt": np.sqrt,
+    "tanh": np.tanh,
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "div": np.divide,
+    "maximum": np.maximum,
+    "minimum": np.minimum,
     "max": lambda x, axis, keepdims: x.max(axis, keepdims=keepdims),
     "sum": lambda x, axis, keepdims: x.sum(axis, keepdims=keepdims),
     "mean": lambda x, axis, keepdims: x.mean(axis, keepdims=keepdims),
@@ -166,6 +217,7 @@ KERNELS |= {
 
 
 # ---- the executor
+
 
 class NumpyExecutor(Executor):
     """Weights are held as float32 arrays, states as arrays, and a run is a loop over the instructions."""
@@ -179,7 +231,9 @@ class NumpyExecutor(Executor):
         self.outputs: tuple[str, dict[str, np.ndarray]] = ("", {})
         self._bounds: dict[str, dict[str, int]] = {}
 
-    async def load(self, programs: Mapping[str, Program], weights: WeightSource, on_progress: Progress | None = None) -> None:
+    async def load(
+        self, programs: Mapping[str, Program], weights: WeightSource, on_progress: Progress | None = None
+    ) -> None:
         new = {name: optimise(p) for name, p in programs.items()}
         wanted = {name: v for p in new.values() for name, v in p.weights.items() if name not in self.weights}
         for done, (name, value) in enumerate(wanted.items()):
@@ -200,7 +254,9 @@ class NumpyExecutor(Executor):
         array = await weights.read(value.name)
         return array if array.dtype == np.int32 else np.ascontiguousarray(array, np.float32)
 
-    async def run(self, entry: str, inputs: Mapping[str, Any], fetch: tuple[str, ...] | None = None) -> dict[str, np.ndarray]:
+    async def run(
+        self, entry: str, inputs: Mapping[str, Any], fetch: tuple[str, ...] | None = None
+    ) -> dict[str, np.ndarray]:
         async for _ in self._walk(entry, inputs):
             pass
         program = self._program(entry)
@@ -220,7 +276,9 @@ class NumpyExecutor(Executor):
         program = self._program(entry)
         values = checked_inputs(program, inputs)
         check_bounds(program, self._bounds[entry], values)
-        last_use = {a.name: n for n, i in enumerate(program.instructions) for a in i.args if a is not None and a.kind == "temp"}
+        last_use = {
+            a.name: n for n, i in enumerate(program.instructions) for a in i.args if a is not None and a.kind == "temp"
+        }
         kept = {v.name for v in program.outputs.values()}
 
         def get(v: Value | None) -> Any:
@@ -228,14 +286,16 @@ class NumpyExecutor(Executor):
                 return None
             if v.kind == "number":
                 return np.float32(v.number)
-            return (self.weights if v.kind in ("weight", "constant") else self.states if v.kind == "state" else values)[v.name]
+            return (self.weights if v.kind in ("weight", "constant") else self.states if v.kind == "state" else values)[
+                v.name
+            ]
 
         for n, i in enumerate(program.instructions):
             result = KERNELS[i.op](*map(get, i.args), **i.attrs)
             if i.out.kind == "temp":
                 values[i.out.name] = result
             yield i, result
-            for a in i.args:                                        # free what nobody reads again
+            for a in i.args:  # free what nobody reads again
                 if a is not None and a.kind == "temp" and last_use[a.name] == n and a.name not in kept:
                     values.pop(a.name, None)
         self.outputs = (entry, {name: np.asarray(get(v)) for name, v in program.outputs.items()})
@@ -246,5 +306,11 @@ class NumpyExecutor(Executor):
     def describe(self) -> dict[str, Any]:
         weights = sum(a.nbytes for a in self.weights.values())
         state = sum(a.nbytes for a in self.states.values())
-        return {"executor": self.name, "reason": self.reason, "threads": 1, "threads_asked": 1, "relaxed_simd": False,
-                "memory": {"weights": weights, "state": state, "arena": 0, "total": weights + state}}
+        return {
+            "executor": self.name,
+            "reason": self.reason,
+            "threads": 1,
+            "threads_asked": 1,
+            "relaxed_simd": False,
+            "memory": {"weights": weights, "state": state, "arena": 0, "total": weights + state},
+        }

@@ -38,8 +38,13 @@ def fuse_epilogues(program: Program) -> Program:
         elif i.op == "add":
             for mine, other in (i.args, i.args[::-1]):
                 p = product(mine)
-                if p and other.kind in ("temp", "input", "weight", "constant") and other.size == i.out.size == mine.size \
-                        and i.out.shape == mine.shape and other.dtype != "i32":
+                if (
+                    p
+                    and other.kind in ("temp", "input", "weight", "constant")
+                    and other.size == i.out.size == mine.size
+                    and i.out.shape == mine.shape
+                    and other.dtype != "i32"
+                ):
                     fused = replace(p, out=i.out, args=(*p.args[:RESIDUAL], other))
                     break
         if fused is not None:

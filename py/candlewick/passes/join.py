@@ -37,8 +37,14 @@ def join_linears(program: Program) -> Program:
 
 def _plain(i: Instruction) -> bool:
     x, w, _bias, residual = i.args
-    return (x.kind in ("temp", "input") and w.kind == "weight" and not w.parts and w.shape[0] % MULTIPLE == 0
-            and residual is None and i.attrs["activation"] == "none")
+    return (
+        x.kind in ("temp", "input")
+        and w.kind == "weight"
+        and not w.parts
+        and w.shape[0] % MULTIPLE == 0
+        and residual is None
+        and i.attrs["activation"] == "none"
+    )
 
 
 def _join(group: list[Instruction]) -> list[Instruction]:
@@ -47,13 +53,19 @@ def _join(group: list[Instruction]) -> list[Instruction]:
     if len({w.dtype for w in weights}) > 1:
         return group
     n = sum(w.shape[0] for w in weights)
-    weight = Value(_name([w.name for w in weights]), weights[0].dtype, (n, weights[0].shape[1]), "weight", parts=tuple(weights))
+    weight = Value(
+        _name([w.name for w in weights]), weights[0].dtype, (n, weights[0].shape[1]), "weight", parts=tuple(weights)
+    )
     bias = None
     if any(i.args[2] is not None for i in group):
         parts = tuple(i.args[2] or Value("", "f32", (i.args[1].shape[0],), "weight") for i in group)
         bias = Value(_name([p.name or "0" for p in parts]), parts[0].dtype, (n,), "weight", parts=parts)
     out = Value(f"{group[0].out.name}j", "f32", (*x.shape[:-1], n))
-    scope = os.path.commonpath([i.scope.replace(".", "/") for i in group]).replace("/", ".") if all(i.scope for i in group) else ""
+    scope = (
+        os.path.commonpath([i.scope.replace(".", "/") for i in group]).replace("/", ".")
+        if all(i.scope for i in group)
+        else ""
+    )
     code = [Instruction("linear", out, (x, weight, bias, None), dict(group[0].attrs), scope)]
     start = 0
     for i, w in zip(group, weights):
@@ -67,6 +79,6 @@ def _name(names: list[str]) -> str:
     """`blocks.0.{q,k,v}.weight`"""
     real = [n for n in names if n != "0"]
     head = os.path.commonprefix(real)
-    tail = os.path.commonprefix([n[len(head):][::-1] for n in real])[::-1]
-    middles = [n[len(head): len(n) - len(tail)] if n != "0" else "0" for n in names]
+    tail = os.path.commonprefix([n[len(head) :][::-1] for n in real])[::-1]
+    middles = [n[len(head) : len(n) - len(tail)] if n != "0" else "0" for n in names]
     return f"{head}{{{','.join(middles)}}}{tail}"

@@ -29,7 +29,9 @@ def plan_arena(lifetimes: Sequence[Lifetime]) -> tuple[list[int], int]:
         size, first, last = lifetimes[i]
         size = -(-size // ALIGN) * ALIGN
         offset = 0
-        for j in sorted((j for j in placed if lifetimes[j].first <= last and first <= lifetimes[j].last), key=offsets.__getitem__):
+        for j in sorted(
+            (j for j in placed if lifetimes[j].first <= last and first <= lifetimes[j].last), key=offsets.__getitem__
+        ):
             if offsets[j] - offset >= size:
                 break
             offset = max(offset, offsets[j] + -(-lifetimes[j].size // ALIGN) * ALIGN)

@@ -27,8 +27,12 @@ def simplify(program: Program) -> Program:
         source = made.get(args[0].name) if i.op == "reshape" and args[0].kind == "temp" else None
         if source is not None and source.op == "reshape":
             args = source.args
-        if i.op in ("reshape", "transpose") and args[0].shape == i.out.shape and args[0].kind in ("temp", "input") \
-                and (i.op == "reshape" or tuple(attrs["axes"]) == tuple(range(len(args[0].shape)))):
+        if (
+            i.op in ("reshape", "transpose")
+            and args[0].shape == i.out.shape
+            and args[0].kind in ("temp", "input")
+            and (i.op == "reshape" or tuple(attrs["axes"]) == tuple(range(len(args[0].shape))))
+        ):
             renamed[i.out.name] = args[0]
             continue
         reads_state = any(a is not None and a.kind == "state" for a in args)

@@ -44,7 +44,9 @@ class WasmExecutor(Executor):
         self._bounds: dict[str, dict[str, int]] = {}
         self._last = ""
 
-    async def load(self, programs: Mapping[str, Program], weights: WeightSource, on_progress: Progress | None = None) -> None:
+    async def load(
+        self, programs: Mapping[str, Program], weights: WeightSource, on_progress: Progress | None = None
+    ) -> None:
         new = {name: optimise(p) for name, p in programs.items()}
         if self._layout is None:
             self._layout = Layout(self.host.free_base, {}, {})
@@ -91,7 +93,9 @@ class WasmExecutor(Executor):
         if status != 0:
             raise RuntimeError(f"wasm: {entry} failed in a kernel (status {status}); its outputs are not to be used")
 
-    async def run(self, entry: str, inputs: Mapping[str, Any], fetch: tuple[str, ...] | None = None) -> dict[str, np.ndarray]:
+    async def run(
+        self, entry: str, inputs: Mapping[str, Any], fetch: tuple[str, ...] | None = None
+    ) -> dict[str, np.ndarray]:
         e = self._write_inputs(entry, inputs)
         self._last = ""
         self._run(entry, e.code_start, e.code_end)
@@ -100,15 +104,21 @@ class WasmExecutor(Executor):
 
     async def fetch(self, entry: str, names: tuple[str, ...]) -> dict[str, np.ndarray]:
         if self._last != entry:
-            raise ValueError(f"wasm: outputs of {entry!r} were asked for, the last finished run was of {self._last or 'nothing'!r}")
+            raise ValueError(
+                f"wasm: outputs of {entry!r} were asked for, the last finished run was of {self._last or 'nothing'!r}"
+            )
         slots = self.entries[entry].outputs
-        return {n: np.frombuffer(self.host.read(slots[n].address, slots[n].nbytes), slots[n].numpy).reshape(slots[n].shape)
-                for n in names}
+        return {
+            n: np.frombuffer(self.host.read(slots[n].address, slots[n].nbytes), slots[n].numpy).reshape(slots[n].shape)
+            for n in names
+        }
 
     async def steps(self, entry: str, inputs: Mapping[str, Any]) -> AsyncIterator[tuple[Instruction, np.ndarray]]:
         e, start = self._write_inputs(entry, inputs), self.entries[entry].code_start
         self._last = ""
-        for instruction, end, (address, shape, strides, dtype) in zip(self.programs[entry].instructions, e.marks, e.values):
+        for instruction, end, (address, shape, strides, dtype) in zip(
+            self.programs[entry].instructions, e.marks, e.values
+        ):
             if end > start:
                 self._run(entry, start, end)
             start = end
@@ -122,6 +132,11 @@ class WasmExecutor(Executor):
     def describe(self) -> dict[str, Any]:
         memory = {k: sum(p.bytes.get(k, 0) for p in self.plans) for k in ("weights", "state", "arena", "code")}
         memory["total"] = self._layout.cursor if self._layout else self.host.free_base
-        return {"executor": self.name, "reason": self.reason, "threads": self.host.threads,
-                "threads_asked": getattr(self.host, "threads_asked", self.host.threads),
-                "relaxed_simd": bool(self.host.relaxed), "memory": memory}
+        return {
+            "executor": self.name,
+            "reason": self.reason,
+            "threads": self.host.threads,
+            "threads_asked": getattr(self.host, "threads_asked", self.host.threads),
+            "relaxed_simd": bool(self.host.relaxed),
+            "memory": memory,
+        }

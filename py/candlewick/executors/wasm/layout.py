@@ -16,7 +16,7 @@ from .abi import PANEL, W_DTYPES, panel_bytes
 def pack_panels(weight: np.ndarray) -> np.ndarray:
     """(n, k) or (c_out, c_in, taps) -> panels (ceil(n / PANEL), k, PANEL), what `pack` in C does for weights from files."""
     if weight.ndim == 3:
-        weight = weight.transpose(0, 2, 1).reshape(len(weight), -1)          # (c_out, taps * c_in)
+        weight = weight.transpose(0, 2, 1).reshape(len(weight), -1)  # (c_out, taps * c_in)
     n, k = weight.shape
     panels = np.zeros((-(-n // PANEL) * PANEL, k), weight.dtype)
     panels[:n] = weight
@@ -95,5 +95,17 @@ class Layout:
         info = self.infos[part.name]
         if DTYPES[info.dtype].kind != "float":
             raise ValueError(f"{part.name} is {info.dtype} in {info.file}; the wasm executor takes float weights")
-        self.plan.recipe.append({"file": info.file, "start": info.start, "end": info.end, "dtype": info.dtype,
-                                 "kind": kind, "dst": dst, "n": n, "k": k, "taps": taps, "dst_dtype": dst_dtype})
+        self.plan.recipe.append(
+            {
+                "file": info.file,
+                "start": info.start,
+                "end": info.end,
+                "dtype": info.dtype,
+                "kind": kind,
+                "dst": dst,
+                "n": n,
+                "k": k,
+                "taps": taps,
+                "dst_dtype": dst_dtype,
+            }
+        )

@@ -21,7 +21,9 @@ from . import abi
 from .layout import Layout
 
 SMALL_INPUT_BYTES = 4096
-_ORIGIN = np.zeros(1, np.float32)  # views are made of this one element by stride arithmetic; nothing behind it is ever read
+_ORIGIN = np.zeros(
+    1, np.float32
+)  # views are made of this one element by stride arithmetic; nothing behind it is ever read
 _WORD = 4
 
 
@@ -65,11 +67,16 @@ class View:
 
 def _strided(shape: tuple[int, ...], strides: tuple[int, ...] | None = None, offset: int = 0) -> np.ndarray:
     if strides is None:
-        strides = tuple(prod(shape[i + 1:]) * _WORD for i in range(len(shape)))
+        strides = tuple(prod(shape[i + 1 :]) * _WORD for i in range(len(shape)))
     address = _ORIGIN.__array_interface__["data"][0] + offset
     holder = type("Holder", (), {})()
-    holder.__array_interface__ = {"data": (address, False), "shape": tuple(shape), "strides": tuple(strides),
-                                  "typestr": "<f4", "version": 3}
+    holder.__array_interface__ = {
+        "data": (address, False),
+        "shape": tuple(shape),
+        "strides": tuple(strides),
+        "typestr": "<f4",
+        "version": 3,
+    }
     return np.asarray(holder)
 
 
@@ -80,6 +87,7 @@ def lowers(*ops: str):
     def register(fn):
         LOWER.update(dict.fromkeys(ops, fn))
         return fn
+
     return register
 
 
@@ -118,8 +126,8 @@ class Lowering:
         whole = self.buffer((batch, n_ctx + 2 * padding, c))
         for b in range(batch):
             for row in (0, padding + n_ctx):
-                self.call("fill", dst=whole.map(lambda a: a[b, row:row + padding]), count=padding * c, value=0.0)
-        return whole.map(lambda a: a[:, padding:padding + n_ctx])
+                self.call("fill", dst=whole.map(lambda a: a[b, row : row + padding]), count=padding * c, value=0.0)
+        return whole.map(lambda a: a[:, padding : padding + n_ctx])
 
     def call(self, kernel: str, **args: int | float | View) -> None:
         position = len(self.calls)
@@ -172,8 +180,11 @@ class Lowering:
         """A value that only a padded convolution of one batch reads is made in its padded place at once."""
         reads = Counter(a.name for i in self.program.instructions for a in i.args if a is not None and a.kind == "temp")
         reads.update(v.name for v in self.program.outputs.values())
-        self.padding = {i.args[0].name: i.attrs["padding"] for i in self.program.instructions if i.op == "conv1d"
-                        and i.args[0].kind == "temp" and i.args[0].shape[0] == 1 and reads[i.args[0].name] == 1}
+        self.padding = {
+            i.args[0].name: i.attrs["padding"]
+            for i in self.program.instructions
+            if i.op == "conv1d" and i.args[0].kind == "temp" and i.args[0].shape[0] == 1 and reads[i.args[0].name] == 1
+        }
         for i in self.program.instructions:
             result = LOWER[i.op](self, i)
             if i.out.kind == "temp":
@@ -184,10 +195,15 @@ class Lowering:
 
 # ---- one function an op, in the order of the op table ----------------------------------------------------------------
 
+
 def _epilogue(s: Lowering, i: Instruction, n: int) -> dict[str, int | View]:
     bias, residual = i.args[2], i.args[3]
-    words: dict[str, int | View] = {"bias": s.view(bias) if bias else 0, "residual": 0, "ldr": 0,
-                                    "activation": abi.ACTIVATIONS[i.attrs["activation"]]}
+    words: dict[str, int | View] = {
+        "bias": s.view(bias) if bias else 0,
+        "residual": 0,
+        "ldr": 0,
+        "activation": abi.ACTIVATIONS[i.attrs["activation"]],
+    }
     if residual:
         r, _, ldr = s.as_rows(s.contiguous(s.view(residual)).map(lambda a: np.reshape(a, (-1, n), copy=False)))
         words |= {"residual": r, "ldr": ldr}
@@ -213,7 +229,7 @@ def _conv1d(s: Lowering, i: Instruction) -> View:
     c_out, _, taps = weight.shape
     n_out = i.out.shape[1]
     if padding and i.args[0].name in s.in_place:
-        x = x.at(-padding * c_in * _WORD)                                       # it was made in its padded place
+        x = x.at(-padding * c_in * _WORD)  # it was made in its padded place
     elif padding:
         x = s.copy(x, s.padded(x.shape, padding)).at(-padding * c_in * _WORD)
     else:
@@ -226,8 +242,19 @@ def _conv1d(s: Lowering, i: Instruction) -> View:
         one = dict(words)
         if isinstance(one["residual"], View):
             one["residual"] = one["residual"].at(b * n_out * one["ldr"] * _WORD)
-        s.call("linear", x=x.at(b * row_bytes), ldx=stride * c_in, w=w, y=y.map(lambda a: a[b]), ldy=c_out, m=n_out,
-               n=c_out, k=taps * c_in, w_dtype=w_dtype, **one)
+        s.call(
+            "linear",
+            x=x.at(b * row_bytes),
+            ldx=stride * c_in,
+            w=w,
+            y=y.map(lambda a: a[b]),
+            ldy=c_out,
+            m=n_out,
+            n=c_out,
+            k=taps * c_in,
+            w_dtype=w_dtype,
+            **one,
+        )
     return y
 
 
@@ -235,15 +262,26 @@ def _conv1d(s: Lowering, i: Instruction) -> View:
 def _attention(s: Lowering, i: Instruction) -> View:
     q, k, v = (x if x.strides[-1] == 1 else s.contiguous(x) for x in map(s.view, i.args[:3]))
     (batch, h, n, d), hk, m = q.shape, k.shape[1], k.shape[2]
-    y = s.buffer((batch, n, h, d)).map(lambda a: a.transpose(0, 2, 1, 3))      # heads merge without a copy
+    y = s.buffer((batch, n, h, d)).map(lambda a: a.transpose(0, 2, 1, 3))  # heads merge without a copy
     scratch_bytes = abi.attention_scratch_bytes(hk, n, m, d)
     scratch = s.buffer((scratch_bytes // _WORD,)) if scratch_bytes else 0
     for b in range(batch):
         words: dict[str, int | View] = {}
         for name, x in (("q", q), ("k", k), ("v", v), ("y", y)):
             words |= {name: x.map(lambda a: a[b]), f"{name}_head": x.strides[1], f"{name}_row": x.strides[2]}
-        s.call("attention", **words, n_head=h, n_group=h // hk, n_q=n, n_k=m, d=d, scale=i.attrs["scale"] or d ** -0.5,
-               causal=int(i.attrs["causal"]), start=s.view(i.args[3]) if i.args[3] else 0, scratch=scratch)
+        s.call(
+            "attention",
+            **words,
+            n_head=h,
+            n_group=h // hk,
+            n_q=n,
+            n_k=m,
+            d=d,
+            scale=i.attrs["scale"] or d**-0.5,
+            causal=int(i.attrs["causal"]),
+            start=s.view(i.args[3]) if i.args[3] else 0,
+            scratch=scratch,
+        )
     return y
 
 
@@ -251,7 +289,16 @@ def _attention(s: Lowering, i: Instruction) -> View:
 def _layer_norm(s: Lowering, i: Instruction) -> View:
     x, y = s.contiguous(s.view(i.args[0])), s.output(i)
     n = i.out.shape[-1]
-    s.call("layer_norm", x=x, w=s.view(i.args[1]), b=s.view(i.args[2]), y=y, m=prod(i.out.shape) // n, n=n, eps=i.attrs["eps"])
+    s.call(
+        "layer_norm",
+        x=x,
+        w=s.view(i.args[1]),
+        b=s.view(i.args[2]),
+        y=y,
+        m=prod(i.out.shape) // n,
+        n=n,
+        eps=i.attrs["eps"],
+    )
     return y
 
 
@@ -277,9 +324,15 @@ def _embedding(s: Lowering, i: Instruction) -> View:
 def _rows(s: Lowering, i: Instruction) -> View:
     table, start, count = s.view(i.args[0]), i.args[1], i.attrs["count"]
     if start.kind == "number":
-        return table.map(lambda a: a[int(start.number):int(start.number) + count])
-    return s.copy(table.map(lambda a: a[:count]), s.buffer(i.out.shape), offset=s.view(start),
-                  offset_stride=table.strides[0], offset_max=table.shape[0] - count, into_dst=0)
+        return table.map(lambda a: a[int(start.number) : int(start.number) + count])
+    return s.copy(
+        table.map(lambda a: a[:count]),
+        s.buffer(i.out.shape),
+        offset=s.view(start),
+        offset_stride=table.strides[0],
+        offset_max=table.shape[0] - count,
+        into_dst=0,
+    )
 
 
 @lowers("update")
@@ -291,7 +344,14 @@ def _update(s: Lowering, i: Instruction) -> View:
     if pos.kind == "number":
         s.copy(x, place)
     else:
-        s.copy(x, place, offset=s.view(pos), offset_stride=state.strides[axis], offset_max=state.shape[axis] - n, into_dst=1)
+        s.copy(
+            x,
+            place,
+            offset=s.view(pos),
+            offset_stride=state.strides[axis],
+            offset_max=state.shape[axis] - n,
+            into_dst=1,
+        )
     return state
 
 
@@ -353,8 +413,19 @@ def _binary(s: Lowering, i: Instruction) -> View:
     outer, inner = (1, *merged)[-2:] if len(merged) < 2 else merged
     (ao, ai), (bo, bi) = ((0, 0, *sa)[-2:], (0, 0, *sb)[-2:])
     y = s.output(i)
-    s.call("binary", op=abi.BINARY[i.op], a=a, a_outer=ao, a_inner=ai, b=b, b_outer=bo, b_inner=bi, y=y,
-           n_outer=outer, n_inner=inner)
+    s.call(
+        "binary",
+        op=abi.BINARY[i.op],
+        a=a,
+        a_outer=ao,
+        a_inner=ai,
+        b=b,
+        b_outer=bo,
+        b_inner=bi,
+        y=y,
+        n_outer=outer,
+        n_inner=inner,
+    )
     return y
 
 
@@ -387,8 +458,9 @@ def _merge_axes(shape: tuple[int, ...], *strides: tuple[int, ...]) -> tuple[tupl
 
 # ---- programs -> one plan --------------------------------------------------------------------------------------------
 
+
 def lower(programs: dict[str, Program], layout: Layout) -> None:
-    """Lower optimised Programs into `layout.plan`: weights, states, inputs, then one arena that all entries share, then code."""
+    """Optimised Programs -> `layout.plan`: weights, states, inputs, then one arena that all entries share, then code."""
     lowered: list[tuple[str, Lowering, dict[str, Slot], int, int]] = []
     for name, program in programs.items():
         s = Lowering(program, layout)
@@ -430,9 +502,13 @@ def lower(programs: dict[str, Program], layout: Layout) -> None:
         program = s.program
         slots = {n: _slot(s.views[v.name], v) for n, v in program.inputs.items() if n not in small}
         outputs = {n: _slot(s.views[v.name], v) for n, v in program.outputs.items()}
-        values = tuple((_address(view), view.shape, view.array.strides, i.out.dtype)
-                       for view, i in zip(s.made, program.instructions))
-        plan.entries[name] = Entry(start, ends[-1], tuple(ends[m] for m in s.marks), io, io_bytes, small, slots, outputs, values)
+        values = tuple(
+            (_address(view), view.shape, view.array.strides, i.out.dtype)
+            for view, i in zip(s.made, program.instructions)
+        )
+        plan.entries[name] = Entry(
+            start, ends[-1], tuple(ends[m] for m in s.marks), io, io_bytes, small, slots, outputs, values
+        )
     plan.code = np.array(words, np.int64).astype(np.uint32).view(np.int32)
     layout.cursor = plan.code_address + plan.code.nbytes
     plan.bytes = {**layout.used, "arena": arena_bytes, "code": plan.code.nbytes}
