@@ -120,7 +120,7 @@ def compare(
     executors: Annotated[str, typer.Option(help="Two executors; the first one is the reference.")] = "numpy,wasm",
     input: Annotated[Path | None, typer.Option("--input", help="Recording to run on; default: noise.")] = None,
     threads: ThreadsOption = None,
-    tolerance: Annotated[float, typer.Option(help="Allowed error, as a share of a value's largest magnitude.")] = 1e-4,
+    tolerance: Annotated[float, typer.Option(help="Allowed error, as a share of a value's largest magnitude.")] = 1e-3,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ) -> None:
     """Run every entry of MODEL on two executors, instruction by instruction; exit status 1 if they differ."""

@@ -81,7 +81,7 @@ async def compare_entry(entry: str, both: list[Any], inputs: dict[str, Any], tol
         if relative > row["max_rel"]:
             row["max_rel"], row["worst"] = relative, count
         if first is None and not relative <= tolerance:
-            first = {"index": count, "instruction": str(instruction), "scope": instruction.scope,
+            first = {"index": count, "instruction": str(instruction).split(" # ")[0].strip(), "scope": instruction.scope,
                      "max_abs": error, "max_rel": relative}
         count += 1
     return {"entry": entry, "instructions": count, "first": first, "ops": ops}
@@ -143,7 +143,8 @@ def example_inputs(program: Any, position: int = 0, known: dict[str, Any] | None
 
 def id_limit(program: Any, ids: Any) -> int:
     """Rows of the smallest table that these ids look up."""
-    return min((i.args[1].shape[0] for i in program.instructions if i.op == "embedding" and i.args[0] == ids), default=1)
+    tables = [i.args[1] for i in program.instructions if i.op == "embedding" and i.args[0] == ids]
+    return min((table.shape[0] for table in tables), default=1)
 
 
 def scalar_limit(program: Any, scalar: Any) -> int:
@@ -185,5 +186,6 @@ def show(report: dict[str, Any]) -> None:
             console.print(f"no instruction differs by more than {report['tolerance']:g} of its largest value\n")
         else:
             first = entry["first"]
-            console.print(f"first that differs: #{first['index']} {first['instruction']}\n  max abs error "
-                          f"{first['max_abs']:.3g}, relative {first['max_rel']:.3g}\n", markup=False, style="red")
+            console.print(f"first that differs: #{first['index']} {first['instruction']}\n  in {first['scope']}: max abs "
+                          f"error {first['max_abs']:.3g}, relative {first['max_rel']:.3g}\n",
+                          markup=False, style="red", soft_wrap=True)

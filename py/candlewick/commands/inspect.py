@@ -42,37 +42,11 @@ async def read(path: Path) -> dict[str, Any]:
 
 
 async def header(path: Path):
-    """-> (list of TensorInfo, metadata). Raises Failure that says what the file looks like instead."""
+    """-> (list of TensorInfo, metadata). Raises WeightsError that says what the file looks like instead."""
     from candlewick.weights.safetensors import read_header
     from candlewick.weights.source import FileSource
 
-    if (other := looks_like(path)) is not None:
-        raise Failure(f"{path}: wanted a safetensors file, this is {other}")
     return await read_header(FileSource(path))
-
-
-def looks_like(path: Path) -> str | None:
-    """Names the files that are often taken for safetensors, with what to do; None where it may be one."""
-    with path.open("rb") as file:
-        start = file.read(512)
-    text = start.lstrip(b"\xef\xbb\xbf \t\r\n").lower()
-    if not start:
-        return "an empty file; download it again"
-    if text.startswith((b"<!doctype", b"<html", b"<?xml", b"<head", b"<body")):
-        return "a web page saved under this name; download the file itself, not the page about it"
-    if text.startswith(b"version https://git-lfs"):
-        return "a Git LFS pointer, not the weights; run `git lfs pull`"
-    if start.startswith(b"GGUF"):
-        return "a GGUF file; give the model as safetensors"
-    if start.startswith(b"PK\x03\x04"):
-        return "a zip archive (a PyTorch .pt or .bin, or an .npz); save the model as safetensors"
-    if start.startswith((b"\x80\x02", b"\x80\x03", b"\x80\x04")) and b"torch" in start:
-        return "a PyTorch pickle; save the model as safetensors"
-    if start.startswith(b"\x1f\x8b"):
-        return "a gzip archive; unpack it first"
-    if text.startswith((b"{", b"[")):
-        return "a JSON file; give the .safetensors file or the folder that holds both"
-    return None
 
 
 def totals(rows: list[dict[str, Any]]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ def transcribe(audio: Path, model: str, executor: str, threads: int | None, form
 
     samples = read_recording(audio)
     result = asyncio.run(run(folder, executor, threads, samples, options, quiet))
+    if not result["segments"] and not quiet:
+        print("no speech found", file=sys.stderr)
     emit(getattr(subtitles, f"to_{format}")(result), output)
 
 
@@ -56,6 +59,7 @@ async def run(folder: Path, executor_name: str, threads: int | None, recording, 
                 if event["event"] == "result":
                     return event["result"]
                 view.on_event(event)
+                await asyncio.sleep(0)  # the executor never waits, so this is where Ctrl-C can end the task
     finally:
         await executor.close()
     raise RuntimeError("the transcription ended without a result")
@@ -86,8 +90,8 @@ class Progress:
             self.tasks[stage] = self.bar.add_task(stage, total=None, text="")
         self.bar.update(self.tasks[stage], completed=done, total=total or None, text=text)
 
-    def on_load(self, event: dict[str, Any]) -> None:
-        self.show(event.get("stage", "load"), event.get("done", 0), event.get("total", 0))
+    def on_load(self, stage: str, done: int, total: int, _unit: str) -> None:
+        self.show(stage, done, total)
 
     def on_event(self, event: dict[str, Any]) -> None:
         if event["event"] == "progress":
