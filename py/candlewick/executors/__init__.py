@@ -7,7 +7,6 @@ that a run leaves behind is in its outputs, which stay with the executor until t
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, Protocol
 
@@ -67,11 +66,7 @@ class Executor:
 
     async def profile(self, entry: str, inputs: Mapping[str, Any]) -> list[tuple[int, str, float]]:
         """(index, op, milliseconds) of every instruction, each timed alone."""
-        times, index, start = [], 0, time.perf_counter()
-        async for instruction, _ in self.steps(entry, inputs):
-            times.append((index, instruction.op, (time.perf_counter() - start) * 1000))
-            index, start = index + 1, time.perf_counter()
-        return times
+        raise NotImplementedError
 
     async def close(self) -> None:
         """Give everything back."""

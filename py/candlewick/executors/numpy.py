@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
@@ -267,6 +268,13 @@ class NumpyExecutor(Executor):
         if last != entry:
             raise ValueError(f"numpy: outputs of {entry!r} were asked for, the last run was of {last or 'nothing'!r}")
         return {n: outputs[n] for n in names}
+
+    async def profile(self, entry: str, inputs: Mapping[str, Any]) -> list[tuple[int, str, float]]:
+        times, start = [], time.perf_counter()
+        async for instruction, _ in self._walk(entry, inputs):
+            times.append((len(times), instruction.op, (time.perf_counter() - start) * 1000))
+            start = time.perf_counter()
+        return times
 
     async def steps(self, entry: str, inputs: Mapping[str, Any]) -> AsyncIterator[tuple[Instruction, np.ndarray]]:
         async for instruction, array in self._walk(entry, inputs):

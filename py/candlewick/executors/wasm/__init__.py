@@ -14,6 +14,7 @@ Python lowers once at load; a run writes the inputs, calls the C interpreter onc
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
@@ -125,6 +126,17 @@ class WasmExecutor(Executor):
             span = 4 + sum((n - 1) * st for n, st in zip(shape, strides))
             flat = np.frombuffer(self.host.read(address, span), np.int32 if dtype == "i32" else np.float32)
             yield instruction, np.lib.stride_tricks.as_strided(flat, shape, strides).copy()
+
+    async def profile(self, entry: str, inputs: Mapping[str, Any]) -> list[tuple[int, str, float]]:
+        e, start, times = self._write_inputs(entry, inputs), self.entries[entry].code_start, []
+        self._last = ""
+        for index, (instruction, end) in enumerate(zip(self.programs[entry].instructions, e.marks)):
+            begin = time.perf_counter()
+            if end > start:
+                self._run(entry, start, end)
+            times.append((index, instruction.op, (time.perf_counter() - begin) * 1000))
+            start = end
+        return times
 
     async def close(self) -> None:
         self.plans, self.entries, self.programs, self._layout, self._last = [], {}, {}, None, ""
