@@ -1,0 +1,226 @@
+"""Sound in: WAV files read exactly, channels mixed, any rate brought to 16 kHz.
+
+Only NumPy is needed. Other file types are decoded by the browser in the page, and by `audio_file.py` in CPython.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+
+from candlewick import nn, ops
+from candlewick.executors import Executor
+from candlewick.tensor import Tensor
+from candlewick.trace import Spec, trace
+from candlewick.weights.load import Weights
+
+TARGET_RATE = 16000
+
+
+class AudioError(ValueError):
+    """A recording that cannot be read; the message says what was wanted, what came and what to do."""
+
+
+# ---- WAV ----------------------------------------------------------------------------------------------------------
+
+PCM, FLOAT, EXTENSIBLE = 1, 3, 0xFFFE
+# the sub-format of an extensible header is a GUID: a format code, then these 14 bytes
+_GUID_TAIL = bytes.fromhex("000000001000800000aa00389b71")
+_READABLE = "PCM of 8, 16, 24 or 32 bits and float of 32 or 64 bits"
+
+
+@dataclass(frozen=True)
+class WavFormat:
+    """The `fmt ` chunk: code of the samples (PCM or FLOAT), channels, samples a second, bits a sample."""
+
+    code: int
+    channels: int
+    rate: int
+    bits: int
+
+
+def read_wav(data: bytes) -> tuple[np.ndarray, int]:
+    """Bytes of a RIFF/WAVE file (or RF64) -> samples float32 (n, channels), rate in Hz.
+
+    Integer samples are divided by their full scale, so they lie in -1 .. 1; 8-bit ones are unsigned in the file. A data
+    chunk longer than the file (a recording that was cut off, or streamed) is read as far as it goes. Raises AudioError.
+    """
+    format, chunk = None, None
+    size64: int | None = None
+    view = memoryview(data)
+    if view[:4] not in (b"RIFF", b"RF64") or view[8:12] != b"WAVE":
+        raise AudioError(f"not a WAV file: it begins with {_looks_like(bytes(view[:12]))}")
+    at = 12
+    while at + 8 <= len(view):
+        name, size = bytes(view[at : at + 4]), int.from_bytes(view[at + 4 : at + 8], "little")
+        body = view[at + 8 : at + 8 + size]
+        if name == b"ds64" and len(body) >= 16:
+            size64 = int.from_bytes(body[8:16], "little")
+        elif name == b"fmt " and format is None:
+            format = _read_format(bytes(body))
+        elif name == b"data" and chunk is None:
+            if size == 0xFFFFFFFF:  # the real size is in ds64, or was never written
+                size = size64 if size64 is not None else len(view) - at - 8
+                body = view[at + 8 : at + 8 + size]
+            chunk = body
+        at += 8 + size + size % 2  # chunks stand on even offsets
+    if format is None or chunk is None:
+        missing = "format (fmt)" if format is None else "data"
+        raise AudioError(f"WAV file without a {missing} chunk: it is damaged or cut off")
+    return _samples(chunk, format), format.rate
+
+
+def _read_format(body: bytes) -> WavFormat:
+    if len(body) < 16:
+        raise AudioError(f"WAV file with a format chunk of {len(body)} bytes, wanted at least 16: it is damaged")
+    code, channels, rate, _, block, bits = struct.unpack_from("<HHIIHH", body)
+    if code == EXTENSIBLE and len(body) >= 40 and body[26:40] == _GUID_TAIL:
+        code = int.from_bytes(body[24:26], "little")
+    if (code, bits) not in {(PCM, 8), (PCM, 16), (PCM, 24), (PCM, 32), (FLOAT, 32), (FLOAT, 64)}:
+        raise AudioError(f"WAV file with samples of format code {code:#x} and {bits} bits; readable are {_READABLE}. "
+                         "Convert it, for example with ffmpeg -i IN -c:a pcm_s16le OUT.wav")
+    if not channels or not rate or block != channels * bits // 8:
+        raise AudioError(f"WAV file that says {channels} channels, {rate} Hz, {block} bytes a frame at {bits} bits: "
+                         "these do not fit each other; it is damaged")
+    return WavFormat(code, channels, rate, bits)
+
+
+def _samples(chunk: memoryview, format: WavFormat) -> np.ndarray:
+    """Data chunk -> float32 (n, channels). An incomplete frame at the end is left out."""
+    frame = format.channels * format.bits // 8
+    raw = chunk[: len(chunk) // frame * frame]
+    if format.code == FLOAT:
+        x = np.frombuffer(raw, "<f4" if format.bits == 32 else "<f8").astype(np.float32)
+    elif format.bits == 8:
+        x = (np.frombuffer(raw, np.uint8).astype(np.float32) - 128) / 128
+    elif format.bits == 24:
+        # three bytes become the upper three of an int32
+        wide = np.zeros((len(raw) // 3, 4), np.uint8)
+        wide[:, 1:] = np.frombuffer(raw, np.uint8).reshape(-1, 3)
+        x = wide.view("<i4")[:, 0].astype(np.float32) / 2**31
+    else:
+        x = np.frombuffer(raw, f"<i{format.bits // 8}").astype(np.float32) / 2 ** (format.bits - 1)
+    return x.reshape(-1, format.channels)
+
+
+def _looks_like(head: bytes) -> str:
+    kinds = {b"fLaC": "a FLAC file", b"OggS": "an Ogg file", b"ID3": "an MP3 file", b"\xff\xfb": "an MP3 file",
+             b"\x1aE\xdf\xa3": "a WebM or Matroska file", b"RIFX": "a big-endian WAV file (RIFX)",
+             b"<!do": "a web page", b"<!DO": "a web page", b"<htm": "a web page",
+             b"RIFF": "RIFF, but of another kind (AVI or WebP)"}
+    if not head:
+        return "nothing: the file is empty"
+    if head[4:8] == b"ftyp":
+        return f"{head[:8]!r}, which is an MP4 or M4A file"
+    found = (f"{head[:4]!r}, which is {kind}" for mark, kind in kinds.items() if head.startswith(mark))
+    return next(found, repr(head[:4]))
+
+
+# ---- channels and rate --------------------------------------------------------------------------------------------
+
+def to_mono(samples: np.ndarray) -> np.ndarray:
+    """samples (n, channels) or (n,) -> float32 (n,), the mean of all channels."""
+    samples = np.asarray(samples)
+    if samples.ndim == 1:
+        return samples.astype(np.float32, copy=False)
+    if samples.ndim != 2 or not samples.shape[1]:
+        raise AudioError(f"samples: wanted (n, channels), got shape {list(samples.shape)}")
+    return samples[:, 0].astype(np.float32) if samples.shape[1] == 1 else samples.mean(axis=1, dtype=np.float32)
+
+
+ZERO_CROSSINGS = 48  # of the filter, on each side: its length in samples of the lower of the two rates
+KAISER = 8.0  # shape of the window: about 80 dB between what passes and what is left of the rest
+BAND = 0.97  # middle of the filter's edge, as a part of the lower rate's half: 7.76 kHz at 16 kHz
+OUTPUTS = 32  # at least as many outputs in a row of the product: that is what kernels are good at
+BLOCK_SECONDS = 10  # sound in one run
+
+
+class PolyphaseFilter(nn.Module):
+    """Band-limited interpolation (Smith 1984) as one convolution.
+
+    `up` samples of output belong to `down` samples of input. A row of the product makes `up` outputs from the inputs
+    around one stride of `down`; each output has its own weights: the same windowed sinc, seen from its own time.
+    """
+
+    def __init__(self, up: int, down: int) -> None:
+        self.up, self.down = up, down
+        width = max(1.0, down / up)  # the filter is as long as the lower rate makes it, in input samples
+        self.reach = int(np.ceil(ZERO_CROSSINGS * width))
+        times = np.arange(up) * (down / up)  # of the outputs, in input samples
+        distance = np.arange(-self.reach, down + self.reach)[None, :] - times[:, None]  # (up, kernel)
+        sinc = BAND / width * np.sinc(BAND / width * distance)
+        window = np.i0(KAISER * np.sqrt(np.clip(1 - (distance / self.reach) ** 2, 0, None))) / np.i0(KAISER)
+        weights = sinc * window * (np.abs(distance) <= self.reach)
+        weights /= weights.sum(axis=1, keepdims=True)  # a constant stays what it is
+        self.filter = nn.Constant(weights.astype(np.float32)[:, None, :])  # (up, 1, kernel)
+
+    def __call__(self, samples: Tensor) -> Tensor:
+        """samples (1, n_blocks * down + 2 reach, 1) -> (1, n_blocks, up)"""
+        return ops.conv1d(samples, self.filter, stride=self.down)
+
+
+class Resampler:
+    """Any rate -> 16 kHz on an executor: the same Program on each. The Program of a rate is made at its first use."""
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+        self._filters: dict[int, PolyphaseFilter] = {}
+
+    async def resample(self, samples: np.ndarray, rate: int) -> np.ndarray:
+        """samples (n,) or (n, channels) at `rate` Hz -> mono float32 at 16 kHz, ceil(n * 16000 / rate) of them."""
+        audio = to_mono(samples)
+        if not 1000 <= rate <= 768000:
+            raise AudioError(f"sample rate {rate} Hz: wanted 1000 to 768000; the file's header is probably damaged")
+        if rate == TARGET_RATE or not len(audio):
+            return audio
+        filter = self._filters.get(rate) or await self._prepare(rate)
+        n_out = -(-len(audio) * TARGET_RATE // rate)
+        out = np.empty(n_out, np.float32)
+        made = _blocks(filter) * filter.up  # by one run
+        part = np.zeros(_blocks(filter) * filter.down + 2 * filter.reach, np.float32)
+        for start in range(0, n_out, made):
+            first = round(start * rate / TARGET_RATE) - filter.reach  # of the inputs; before it and behind it is silence
+            have = audio[max(first, 0) : max(first + len(part), 0)]
+            part[:] = 0
+            part[max(-first, 0) : max(-first, 0) + len(have)] = have
+            result = await self._executor.run(_entry(rate), {"samples": part.reshape(1, -1, 1)})
+            out[start : start + made] = result["out"].reshape(-1)[: n_out - start]
+        return out
+
+    async def _prepare(self, rate: int) -> PolyphaseFilter:
+        filter = PolyphaseFilter(*ratio(rate))
+        filter.constants()  # names them
+        filter.filter.name = f"{_entry(rate)}.filter"  # weights are shared by name on an executor
+        spec = Spec((1, _blocks(filter) * filter.down + 2 * filter.reach, 1))
+        program = trace(filter, {"samples": spec}, name=_entry(rate))
+        await self._executor.load({program.name: program}, Weights(None, {}, {filter.filter.name: filter.filter.array}))
+        self._filters[rate] = filter
+        return filter
+
+
+async def resample(samples: np.ndarray, rate: int, executor: Executor) -> np.ndarray:
+    """`Resampler(executor).resample(samples, rate)`, for one recording."""
+    return await Resampler(executor).resample(samples, rate)
+
+
+def ratio(rate: int) -> tuple[int, int]:
+    """rate -> (up, down) with up / down = 16000 / rate, at least OUTPUTS up.
+
+    Exact for every rate in use (multiples of 11025 and of 8 among them). Another one is met nearly, at worst to 1 in
+    4000; as each run of some seconds starts at its true time, nothing adds up.
+    """
+    exact = Fraction(TARGET_RATE, rate)
+    small = exact.limit_denominator(2000) if exact.denominator > 2000 else exact
+    more = -(-OUTPUTS // small.numerator)
+    return small.numerator * more, small.denominator * more
+
+
+def _entry(rate: int) -> str:
+    return f"resample_{rate}"
+
+
+def _blocks(filter: PolyphaseFilter) -> int:
+    return max(1, BLOCK_SECONDS * TARGET_RATE // filter.up)
