@@ -1,0 +1,71 @@
+"""The kernel table of the wasm executor: what crosses from `lower.py` to the C kernels, one line a kernel.
+
+A Plan is a list of int32 words, `[kernel id, number of words, arguments...]` an instruction. This table is the only place
+that says which argument stands where: `lower.py` packs from it and `build.py` writes `kernels/abi.h` (ids and one struct a
+kernel) from it, so that the two sides cannot disagree.
+
+Conventions: a name of an address is in bytes from the start of kernel memory (0 = absent where the kernel allows that);
+strides and sizes are in elements; names in FLOATS are float32 bit patterns; activations are float32, ids int32.
+"""
+
+PANEL = 12
+"""Columns in one weight panel. A 3 x 12 register tile needs 9 accumulators, the most that V8 keeps in registers."""
+
+THREAD_SCRATCH_BYTES = 1 << 19
+"""Private scratch of each thread: one float32 panel block of a half-precision weight, or one attention tile."""
+
+FLOATS = {"eps", "scale", "value"}
+
+KERNELS: dict[str, tuple[str, ...]] = {
+    # y[m, n] = activation(x[m, k] . w[n, k] + bias[n]) + residual[m, n]; w in panels; rows of x may overlap (conv1d).
+    "linear": ("x", "ldx", "w", "bias", "residual", "ldr", "y", "ldy", "m", "n", "k", "w_dtype", "activation"),
+    # One head after another: y = softmax(scale q.k^T) v. causal: query i sees keys <= *start + i.
+    # n_group query heads share one key head. scratch holds the packed keys and values when n_q is large, else 0.
+    "attention": ("q", "q_head", "q_row", "k", "k_head", "k_row", "v", "v_head", "v_row", "y", "y_head", "y_row",
+                  "n_head", "n_group", "n_q", "n_k", "d", "scale", "causal", "start", "scratch"),
+    "layer_norm": ("x", "w", "b", "y", "m", "n", "eps"),
+    # ids[m] -> y[m, n]; table is a weight in panels of `PANEL` rows.
+    "embedding": ("ids", "table", "y", "m", "n", "n_rows", "w_dtype"),
+    # Up to four dimensions, float32 or int32 words. `offset` is the address of an int32 (or 0) multiplied by offset_stride,
+    # clamped to [0, offset_max] first, and added to dst (into_dst = 1) or src (into_dst = 0): update and dynamic rows.
+    "copy": ("src", "dst", "d0", "d1", "d2", "d3", "s0", "s1", "s2", "s3", "t0", "t1", "t2", "t3",
+             "offset", "offset_stride", "offset_max", "into_dst"),
+    "fill": ("dst", "count", "value"),
+    # op: UNARY index; y[i] = op(x[i])
+    "unary": ("op", "x", "y", "count"),
+    # op: BINARY index; y[i, j] = a[i * a_outer + j * a_inner] op b[i * b_outer + j * b_inner], strides 0 or more
+    "binary": ("op", "a", "a_outer", "a_inner", "b", "b_outer", "b_inner", "y", "n_outer", "n_inner"),
+    # op: REDUCE index; y[i] = op over j of x[i * n + j]; argmax writes int32
+    "reduce": ("op", "x", "y", "m", "n"),
+    # log = 1: log_softmax. Row by row.
+    "softmax": ("x", "y", "m", "n", "log"),
+    # mode 0: float32 -> int32 (truncate), 1: int32 -> float32
+    "cast": ("mode", "x", "y", "count"),
+}
+IDS = {name: index for index, name in enumerate(KERNELS)}
+
+W_DTYPES = {"f32": 0, "f16": 1, "bf16": 2}
+SOURCE_DTYPES = {**W_DTYPES, "f64": 3}
+"""What the exported `pack` reads; kernels themselves take W_DTYPES."""
+PACK_KINDS = {"flat": 0, "panels": 1}
+ACTIVATIONS = {"none": 0, "gelu": 1, "relu": 2, "silu": 3}
+UNARY = {name: index for index, name in enumerate(
+    "gelu relu silu exp log log10 sqrt square neg tanh sigmoid".split())}
+BINARY = {name: index for index, name in enumerate("add sub mul div maximum minimum".split())}
+REDUCE = {name: index for index, name in enumerate("sum mean max argmax".split())}
+
+
+def panel_bytes(n: int, k: int, dtype: str) -> int:
+    """Bytes of a weight (n, k) in panels: ceil(n / PANEL) panels, each k rows of PANEL values; the rest is zero."""
+    return -(-n // PANEL) * PANEL * k * {"f32": 4, "f16": 2, "bf16": 2}[dtype]
+
+
+def attention_scratch_bytes(n_kv_head: int, n_q: int, n_k: int, d: int) -> int:
+    """Arena bytes that `attention` wants for packed keys and values; 0 where it reads them in place (few queries)."""
+    if n_q < ATTENTION_PACK_MIN:
+        return 0
+    keys = -(-n_k // PANEL) * PANEL
+    return n_kv_head * keys * (d + -(-d // 8) * 8) * 4
+
+
+ATTENTION_PACK_MIN = 16

@@ -1,0 +1,145 @@
+/* Written by build.py from abi.py: change that table, not this file. */
+#pragma once
+#include <stdint.h>
+
+#define PANEL 12
+#define ATTENTION_PACK_MIN 16
+#define KERNELS(X) X(linear) X(attention) X(layer_norm) X(embedding) X(copy) X(fill) X(unary) X(binary) X(reduce) X(softmax) X(cast)
+
+enum { KERNEL_linear = 0, KERNEL_attention = 1, KERNEL_layer_norm = 2, KERNEL_embedding = 3, KERNEL_copy = 4, KERNEL_fill = 5, KERNEL_unary = 6, KERNEL_binary = 7, KERNEL_reduce = 8, KERNEL_softmax = 9, KERNEL_cast = 10 };
+enum { DTYPE_f32 = 0, DTYPE_f16 = 1, DTYPE_bf16 = 2, DTYPE_f64 = 3 };
+enum { PACK_flat = 0, PACK_panels = 1 };
+enum { ACTIVATION_none = 0, ACTIVATION_gelu = 1, ACTIVATION_relu = 2, ACTIVATION_silu = 3 };
+enum { UNARY_gelu = 0, UNARY_relu = 1, UNARY_silu = 2, UNARY_exp = 3, UNARY_log = 4, UNARY_log10 = 5, UNARY_sqrt = 6, UNARY_square = 7, UNARY_neg = 8, UNARY_tanh = 9, UNARY_sigmoid = 10 };
+enum { BINARY_add = 0, BINARY_sub = 1, BINARY_mul = 2, BINARY_div = 3, BINARY_maximum = 4, BINARY_minimum = 5 };
+enum { REDUCE_sum = 0, REDUCE_mean = 1, REDUCE_max = 2, REDUCE_argmax = 3 };
+
+typedef struct {
+    int32_t x;
+    int32_t ldx;
+    int32_t w;
+    int32_t bias;
+    int32_t residual;
+    int32_t ldr;
+    int32_t y;
+    int32_t ldy;
+    int32_t m;
+    int32_t n;
+    int32_t k;
+    int32_t w_dtype;
+    int32_t activation;
+} linear_args;
+
+typedef struct {
+    int32_t q;
+    int32_t q_head;
+    int32_t q_row;
+    int32_t k;
+    int32_t k_head;
+    int32_t k_row;
+    int32_t v;
+    int32_t v_head;
+    int32_t v_row;
+    int32_t y;
+    int32_t y_head;
+    int32_t y_row;
+    int32_t n_head;
+    int32_t n_group;
+    int32_t n_q;
+    int32_t n_k;
+    int32_t d;
+    float scale;
+    int32_t causal;
+    int32_t start;
+    int32_t scratch;
+} attention_args;
+
+typedef struct {
+    int32_t x;
+    int32_t w;
+    int32_t b;
+    int32_t y;
+    int32_t m;
+    int32_t n;
+    float eps;
+} layer_norm_args;
+
+typedef struct {
+    int32_t ids;
+    int32_t table;
+    int32_t y;
+    int32_t m;
+    int32_t n;
+    int32_t n_rows;
+    int32_t w_dtype;
+} embedding_args;
+
+typedef struct {
+    int32_t src;
+    int32_t dst;
+    int32_t d0;
+    int32_t d1;
+    int32_t d2;
+    int32_t d3;
+    int32_t s0;
+    int32_t s1;
+    int32_t s2;
+    int32_t s3;
+    int32_t t0;
+    int32_t t1;
+    int32_t t2;
+    int32_t t3;
+    int32_t offset;
+    int32_t offset_stride;
+    int32_t offset_max;
+    int32_t into_dst;
+} copy_args;
+
+typedef struct {
+    int32_t dst;
+    int32_t count;
+    float value;
+} fill_args;
+
+typedef struct {
+    int32_t op;
+    int32_t x;
+    int32_t y;
+    int32_t count;
+} unary_args;
+
+typedef struct {
+    int32_t op;
+    int32_t a;
+    int32_t a_outer;
+    int32_t a_inner;
+    int32_t b;
+    int32_t b_outer;
+    int32_t b_inner;
+    int32_t y;
+    int32_t n_outer;
+    int32_t n_inner;
+} binary_args;
+
+typedef struct {
+    int32_t op;
+    int32_t x;
+    int32_t y;
+    int32_t m;
+    int32_t n;
+} reduce_args;
+
+typedef struct {
+    int32_t x;
+    int32_t y;
+    int32_t m;
+    int32_t n;
+    int32_t log;
+} softmax_args;
+
+typedef struct {
+    int32_t mode;
+    int32_t x;
+    int32_t y;
+    int32_t count;
+} cast_args;

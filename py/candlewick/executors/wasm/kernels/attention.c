@@ -1,0 +1,265 @@
+/* y = softmax(scale q . k^T) v, one head after another, streaming over keys: no (queries, keys) matrix is ever stored.
+ *
+ * Softmax is kept in base 2 (scale carries log2 e) and online: with each block of keys the running maximum, the sum and the
+ * weighted values are brought to the new maximum. Many queries: keys and values are first packed into panels, then
+ * threads claim blocks of queries. Few queries (decoding): keys and values are read in place, once for all the query heads
+ * that share them, and threads claim key heads.
+ */
+#include "runtime.h"
+#include "tiles.h"
+
+TILE_12(1)
+TILE_12(2)
+TILE_12(3)
+TILE_8(1)
+TILE_8(4)
+
+enum {
+    Q_BLOCK = 48,    /* queries of one task: a multiple of 3 and 4, for the two tiles */
+    KEY_BLOCK = 252, /* keys between two updates of the running softmax: a multiple of PANEL; 48 x 252 scores = 48 KB */
+    V_PANEL = 8,
+    FEW_KEYS = 256,
+};
+#define NOTHING (-1e30f) /* stands for minus infinity: differences of two of them stay finite */
+
+/* How many keys query i sees. */
+INLINE int32_t visible(const attention_args *a, int32_t start, int32_t i) {
+    if (!a->causal) return a->n_k;
+    int64_t keys = (int64_t)start + i + 1;
+    return keys < 0 ? 0 : keys > a->n_k ? a->n_k : (int32_t)keys;
+}
+
+/* Scores of one row, `keys` of them valid, become 2^(score - maximum); the rest up to `padded` become 0. Updates maximum and
+ * sum and returns the factor for what was summed before. */
+INLINE float soften(float *scores, int32_t keys, int32_t padded, float *maximum, float *sum) {
+    for (int32_t i = keys; i < padded; i++) scores[i] = NOTHING;
+    vec high0 = splat(NOTHING), high1 = high0;
+    int32_t i = 0;
+    for (; i + 8 <= padded; i += 8) {
+        high0 = vmax(high0, load(scores + i));
+        high1 = vmax(high1, load(scores + i + 4));
+    }
+    for (; i < padded; i += 4) high0 = vmax(high0, load(scores + i));
+    float high = lane_max(vmax(high0, high1));
+    if (high < *maximum) high = *maximum;
+    float old = *maximum - high;
+    float factor = wasm_f32x4_extract_lane(exp2_negative(splat(old)), 0);
+    vec total = zero(), top = splat(high);
+    for (i = 0; i < padded; i += 4) {
+        vec p = exp2_negative(sub(load(scores + i), top));
+        store(scores + i, p);
+        total = add(total, p);
+    }
+    /* exp2_negative gives 1e-38, not 0, for masked keys; V beyond n_k is packed as 0, but masked keys hold real values */
+    for (i = keys; i < padded; i++) scores[i] = 0.0f;
+    *sum = *sum * factor + lane_sum(total);
+    *maximum = high;
+    return factor;
+}
+
+/* ---- many queries ------------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    float *keys, *values;            /* all heads' panels */
+    int32_t padded, d_padded;        /* n_k and d rounded up to whole panels */
+} Packed;
+
+INLINE float *key_panel(const Packed *p, const attention_args *a, int32_t head, int32_t panel) {
+    return p->keys + ((int64_t)head * p->padded + panel * PANEL) * a->d;
+}
+INLINE float *value_panel(const Packed *p, int32_t head, int32_t column) {
+    return p->values + (int64_t)head * p->padded * p->d_padded + (int64_t)column * p->padded;
+}
+
+/* 12 keys -> [d][12]; 12 values -> 12 rows of each [padded][8] panel. Keys from `seen` on are 0. */
+static void pack_keys(const attention_args *a, const Packed *p, int32_t head, int32_t panel, int32_t seen) {
+    float *to = key_panel(p, a, head, panel);
+    const float *k = AT(float, a->k) + (int64_t)head * a->k_head, *v = AT(float, a->v) + (int64_t)head * a->v_head;
+    int32_t first = panel * PANEL, d = a->d;
+    for (int32_t j = 0; j < PANEL; j += 4) {
+        const float *row[4];
+        for (int32_t i = 0; i < 4; i++) row[i] = k + (int64_t)least(first + j + i, seen - 1) * a->k_row;
+        int32_t c = 0;
+        for (; c + 4 <= d; c += 4) {
+            vec r0 = load(row[0] + c), r1 = load(row[1] + c), r2 = load(row[2] + c), r3 = load(row[3] + c);
+            transpose4(&r0, &r1, &r2, &r3);
+            store(to + c * PANEL + j, r0);
+            store(to + (c + 1) * PANEL + j, r1);
+            store(to + (c + 2) * PANEL + j, r2);
+            store(to + (c + 3) * PANEL + j, r3);
+        }
+        for (; c < d; c++)
+            for (int32_t i = 0; i < 4; i++) to[c * PANEL + j + i] = row[i][c];
+    }
+    for (int32_t column = 0; column < p->d_padded; column += V_PANEL) {
+        float *panel_rows = value_panel(p, head, column) + first * V_PANEL;
+        for (int32_t i = 0; i < PANEL; i++) {
+            const float *row = v + (int64_t)(first + i) * a->v_row + column;
+            for (int32_t c = 0; c < V_PANEL; c++)
+                panel_rows[i * V_PANEL + c] = first + i < seen && column + c < d ? row[c] : 0.0f;
+        }
+    }
+}
+
+static void attend_block(const attention_args *a, const Context *c, const Packed *p, int32_t head, int32_t from,
+                         int32_t start) {
+    int32_t rows = least(Q_BLOCK, a->n_q - from), d = a->d, width = p->d_padded, kv = head / a->n_group;
+    float *q = c->scratch, *scores = q + Q_BLOCK * d, *sums = scores + Q_BLOCK * KEY_BLOCK;
+    float maximum[Q_BLOCK], total[Q_BLOCK];
+    vec scale = splat(a->scale * LOG2E);
+    for (int32_t r = 0; r < rows; r++) {
+        const float *row = AT(float, a->q) + (int64_t)head * a->q_head + (int64_t)(from + r) * a->q_row;
+        int32_t i = 0;
+        for (; i + 4 <= d; i += 4) store(q + r * d + i, mul(load(row + i), scale));
+        for (; i < d; i++) q[r * d + i] = row[i] * (a->scale * LOG2E);
+        maximum[r] = NOTHING;
+        total[r] = 0.0f;
+    }
+    for (int32_t i = 0; i < rows * width; i++) sums[i] = 0.0f;
+    int32_t keys = visible(a, start, from + rows - 1); /* the last query sees most */
+    for (int32_t first = 0; first < keys; first += KEY_BLOCK) {
+        int32_t here = least(KEY_BLOCK, keys - first), padded = ceil_div(here, PANEL) * PANEL;
+        for (int32_t j = 0; j < padded; j += PANEL) {
+            const float *panel = key_panel(p, a, kv, (first + j) / PANEL);
+            int32_t r = 0;
+            for (; r + 3 <= rows; r += 3)
+                tile_3x12(q + r * d, d, panel, d, zeros, 0, zeros, scores + r * KEY_BLOCK + j, KEY_BLOCK);
+            if (rows - r == 2)
+                tile_2x12(q + r * d, d, panel, d, zeros, 0, zeros, scores + r * KEY_BLOCK + j, KEY_BLOCK);
+            if (rows - r == 1)
+                tile_1x12(q + r * d, d, panel, d, zeros, 0, zeros, scores + r * KEY_BLOCK + j, KEY_BLOCK);
+        }
+        for (int32_t r = 0; r < rows; r++) {
+            int32_t seen = most(0, least(here, visible(a, start, from + r) - first));
+            if (seen == 0) {
+                for (int32_t i = 0; i < padded; i++) scores[r * KEY_BLOCK + i] = 0.0f;
+                continue;
+            }
+            float factor = soften(scores + r * KEY_BLOCK, seen, padded, &maximum[r], &total[r]);
+            if (factor != 1.0f)
+                for (int32_t i = 0; i < width; i += 4) store(sums + r * width + i, mul(load(sums + r * width + i), splat(factor)));
+        }
+        for (int32_t column = 0; column < width; column += V_PANEL) {
+            const float *panel = value_panel(p, kv, column) + first * V_PANEL;
+            int32_t r = 0;
+            for (; r + 4 <= rows; r += 4)
+                tile_4x8(scores + r * KEY_BLOCK, KEY_BLOCK, panel, padded, sums + r * width + column, width);
+            for (; r < rows; r++)
+                tile_1x8(scores + r * KEY_BLOCK, KEY_BLOCK, panel, padded, sums + r * width + column, width);
+        }
+    }
+    for (int32_t r = 0; r < rows; r++) {
+        float *row = AT(float, a->y) + (int64_t)head * a->y_head + (int64_t)(from + r) * a->y_row;
+        float inverse = total[r] > 0.0f ? 1.0f / total[r] : 0.0f; /* a query that sees nothing gives 0 */
+        int32_t i = 0;
+        for (; i + 4 <= d; i += 4) store(row + i, mul(load(sums + r * width + i), splat(inverse)));
+        for (; i < d; i++) row[i] = sums[r * width + i] * inverse;
+    }
+}
+
+static int32_t attend_many(const attention_args *a, const Context *c, int32_t start) {
+    Packed p = {.keys = AT(float, a->scratch), .padded = ceil_div(a->n_k, PANEL) * PANEL,
+                .d_padded = ceil_div(a->d, V_PANEL) * V_PANEL};
+    int32_t kv_heads = a->n_head / a->n_group;
+    p.values = p.keys + (int64_t)kv_heads * p.padded * a->d;
+    if ((Q_BLOCK * a->d + Q_BLOCK * KEY_BLOCK + Q_BLOCK * p.d_padded) * 4 > c->scratch_bytes) return BAD_CODE;
+    int32_t seen = visible(a, start, a->n_q - 1), panels = ceil_div(seen, PANEL);
+    Range mine = share(c, kv_heads * panels, 1);
+    for (int32_t i = mine.from; i < mine.to; i++) pack_keys(a, &p, i / panels, i % panels, seen);
+    int32_t status = meet(c);
+    if (status) return status;
+    int32_t blocks = ceil_div(a->n_q, Q_BLOCK);
+    for (int32_t task; (task = claim(1)) < a->n_head * blocks;)
+        attend_block(a, c, &p, task / blocks, task % blocks * Q_BLOCK, start);
+    return DONE;
+}
+
+/* ---- few queries -------------------------------------------------------------------------------------------------- */
+
+/* scores[i] = q . k[i] for `keys` rows of k, four at a time; writes up to three scores too many (room is left). */
+static __attribute__((noinline)) void score_keys(const float *q, const float *k, int32_t k_row, int32_t keys, int32_t d,
+                                                 float *scores) {
+    for (int32_t i = 0; i < keys; i += 4) {
+        const float *k0 = k + (int64_t)i * k_row, *k1 = i + 1 < keys ? k0 + k_row : k0, *k2 = i + 2 < keys ? k1 + k_row : k0,
+                    *k3 = i + 3 < keys ? k2 + k_row : k0;
+        vec s0 = zero(), s1 = s0, s2 = s0, s3 = s0;
+        int32_t j = 0;
+        for (; j + 4 <= d; j += 4) {
+            vec x = load(q + j);
+            s0 = madd(load(k0 + j), x, s0);
+            s1 = madd(load(k1 + j), x, s1);
+            s2 = madd(load(k2 + j), x, s2);
+            s3 = madd(load(k3 + j), x, s3);
+        }
+        transpose4(&s0, &s1, &s2, &s3);
+        vec s = add(add(s0, s1), add(s2, s3));
+        for (; j < d; j++)
+            s = madd(wasm_f32x4_make(k0[j], k1[j], k2[j], k3[j]), load_splat(q + j), s);
+        store(scores + i, s);
+    }
+}
+
+/* sums[d] += p[keys] . v[keys, d] */
+static __attribute__((noinline)) void weigh_values(const float *p, const float *v, int32_t v_row, int32_t keys, int32_t d,
+                                                   float *sums) {
+    int32_t i = 0;
+    for (; i + 4 <= keys; i += 4, v += 4 * (int64_t)v_row) {
+        vec p0 = load_splat(p + i), p1 = load_splat(p + i + 1), p2 = load_splat(p + i + 2), p3 = load_splat(p + i + 3);
+        const float *v1 = v + v_row, *v2 = v1 + v_row, *v3 = v2 + v_row;
+        int32_t j = 0;
+        for (; j + 4 <= d; j += 4) {
+            vec low = madd(load(v + j), p0, mul(load(v1 + j), p1));
+            vec high = madd(load(v2 + j), p2, mul(load(v3 + j), p3));
+            store(sums + j, add(load(sums + j), add(low, high)));
+        }
+        for (; j < d; j++) sums[j] += v[j] * p[i] + v1[j] * p[i + 1] + v2[j] * p[i + 2] + v3[j] * p[i + 3];
+    }
+    for (; i < keys; i++, v += v_row)
+        for (int32_t j = 0; j < d; j++) sums[j] += v[j] * p[i];
+}
+
+static int32_t attend_few(const attention_args *a, const Context *c, int32_t start) {
+    int32_t d = a->d, states = a->n_group * a->n_q;
+    /* per query and head of the group: scaled q, weighted sums, maximum, sum; then the scores of one */
+    float *q = c->scratch, *sums = q + (int64_t)states * d, *maximum = sums + (int64_t)states * d, *total = maximum + states,
+          *scores = total + states;
+    if (((int64_t)states * (2 * d + 2) + FEW_KEYS + 4) * 4 > c->scratch_bytes) return BAD_CODE;
+    for (int32_t kv; (kv = claim(1)) < a->n_head / a->n_group;) {
+        for (int32_t s = 0; s < states; s++) {
+            int32_t head = kv * a->n_group + s / a->n_q, i = s % a->n_q;
+            const float *row = AT(float, a->q) + (int64_t)head * a->q_head + (int64_t)i * a->q_row;
+            for (int32_t j = 0; j < d; j++) {
+                q[s * d + j] = row[j] * (a->scale * LOG2E);
+                sums[s * d + j] = 0.0f;
+            }
+            maximum[s] = NOTHING;
+            total[s] = 0.0f;
+        }
+        const float *k = AT(float, a->k) + (int64_t)kv * a->k_head, *v = AT(float, a->v) + (int64_t)kv * a->v_head;
+        int32_t most_keys = visible(a, start, a->n_q - 1);
+        for (int32_t first = 0; first < most_keys; first += FEW_KEYS)
+            for (int32_t s = 0; s < states; s++) {
+                int32_t keys = least(FEW_KEYS, visible(a, start, s % a->n_q) - first);
+                if (keys <= 0) continue;
+                score_keys(q + s * d, k + (int64_t)first * a->k_row, a->k_row, keys, d, scores);
+                float factor = soften(scores, keys, ceil_div(keys, 4) * 4, maximum + s, total + s);
+                if (factor != 1.0f)
+                    for (int32_t j = 0; j < d; j++) sums[s * d + j] *= factor;
+                weigh_values(scores, v + (int64_t)first * a->v_row, a->v_row, keys, d, sums + s * d);
+            }
+        for (int32_t s = 0; s < states; s++) {
+            int32_t head = kv * a->n_group + s / a->n_q, i = s % a->n_q;
+            float *row = AT(float, a->y) + (int64_t)head * a->y_head + (int64_t)i * a->y_row;
+            float inverse = total[s] > 0.0f ? 1.0f / total[s] : 0.0f;
+            for (int32_t j = 0; j < d; j++) row[j] = sums[s * d + j] * inverse;
+        }
+    }
+    return DONE;
+}
+
+int32_t kernel_attention(const attention_args *a, const Context *c) {
+    if (a->n_head <= 0 || a->n_q <= 0 || a->d <= 0) return DONE;
+    if (a->n_group <= 0 || a->n_head % a->n_group) return BAD_CODE;
+    int32_t start = a->start ? *AT(int32_t, a->start) : 0;
+    return a->scratch ? attend_many(a, c, start) : attend_few(a, c, start);
+}

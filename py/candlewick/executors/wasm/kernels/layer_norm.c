@@ -1,0 +1,56 @@
+/* y[i] = (x[i] - mean) / sqrt(variance + eps) * w + b, row by row; mean first, then the squares of differences, in float32. */
+#include "runtime.h"
+
+static float row_sum(const float *x, int32_t n) {
+    vec s0 = zero(), s1 = s0, s2 = s0, s3 = s0;
+    int32_t i = 0;
+    for (; i + 16 <= n; i += 16) {
+        s0 = add(s0, load(x + i));
+        s1 = add(s1, load(x + i + 4));
+        s2 = add(s2, load(x + i + 8));
+        s3 = add(s3, load(x + i + 12));
+    }
+    float rest = 0.0f;
+    for (; i + 4 <= n; i += 4) s0 = add(s0, load(x + i));
+    for (; i < n; i++) rest += x[i];
+    return lane_sum(add(add(s0, s1), add(s2, s3))) + rest;
+}
+
+/* Sum of (x - mean)^2 and, to take back the rounding of the mean, of (x - mean). */
+static float row_variance(const float *x, int32_t n, float mean) {
+    vec m = splat(mean), s0 = zero(), s1 = s0, d0 = s0, d1 = s0;
+    int32_t i = 0;
+    for (; i + 8 <= n; i += 8) {
+        vec a = sub(load(x + i), m), b = sub(load(x + i + 4), m);
+        s0 = madd(a, a, s0);
+        s1 = madd(b, b, s1);
+        d0 = add(d0, a);
+        d1 = add(d1, b);
+    }
+    float squares = lane_sum(add(s0, s1)), drift = lane_sum(add(d0, d1));
+    for (; i < n; i++) {
+        float d = x[i] - mean;
+        squares += d * d;
+        drift += d;
+    }
+    float variance = (squares - drift * drift / (float)n) / (float)n;
+    return variance > 0.0f ? variance : 0.0f;
+}
+
+int32_t kernel_layer_norm(const layer_norm_args *a, const Context *c) {
+    int32_t n = a->n;
+    Range rows = share(c, a->m, 1);
+    const float *w = AT(float, a->w), *b = AT(float, a->b);
+    for (int32_t r = rows.from; r < rows.to; r++) {
+        const float *x = AT(float, a->x) + (int64_t)r * n;
+        float *y = AT(float, a->y) + (int64_t)r * n;
+        float mean = row_sum(x, n) / (float)n;
+        float scale = 1.0f / __builtin_sqrtf(row_variance(x, n, mean) + a->eps);
+        int32_t i = 0;
+        vec m = splat(mean), s = splat(scale);
+        for (; i + 4 <= n; i += 4)
+            store(y + i, madd(mul(sub(load(x + i), m), s), a->w ? load(w + i) : splat(1.0f), a->b ? load(b + i) : zero()));
+        for (; i < n; i++) y[i] = (x[i] - mean) * scale * (a->w ? w[i] : 1.0f) + (a->b ? b[i] : 0.0f);
+    }
+    return DONE;
+}

@@ -1,0 +1,57 @@
+/* What a kernel is given besides its arguments: which thread it is, how many there are, private scratch, and two ways to
+ * split work: `rows_of` (equal shares, for even work) and `claim` (whoever is free takes the next piece). */
+#pragma once
+#include "abi.h"
+#include "simd.h"
+
+enum { DONE = 0, STOPPED = 1, FAILED = 2, BAD_CODE = 3 };
+
+/* Words that threads share. Each lies in its own cache line, so that waiting on one does not slow the others. */
+typedef struct {
+    _Alignas(64) int32_t stop;       /* written by the host: 1 a person asked, 2 a thread died; everyone leaves with it */
+    _Alignas(64) int32_t arrived;    /* threads that reached the barrier */
+    _Alignas(64) int32_t generation; /* barriers passed; what waiting threads look at */
+    _Alignas(64) int32_t sleepers;   /* waiting threads that gave up spinning */
+    _Alignas(64) int32_t next;       /* next piece of work to claim; the barrier sets it back to 0 */
+} Control;
+
+extern Control shared_control;
+
+typedef struct {
+    int32_t thread, n_threads;
+    float *scratch;
+    int32_t scratch_bytes;
+} Context;
+
+#define DECLARE(name) int32_t kernel_##name(const name##_args *a, const Context *c);
+KERNELS(DECLARE)
+#undef DECLARE
+
+/* Waits until every thread has come here; 0, or the stop word: then the caller must return it at once. */
+int32_t meet(const Context *c);
+
+INLINE int32_t claim(int32_t pieces) {
+#ifdef __wasm_atomics__
+    return __atomic_fetch_add(&shared_control.next, pieces, __ATOMIC_RELAXED);
+#else
+    int32_t next = shared_control.next;
+    shared_control.next = next + pieces;
+    return next;
+#endif
+}
+
+typedef struct { int32_t from, to; } Range;
+
+/* This thread's share of `count` things, in whole multiples of `unit`. */
+INLINE Range share(const Context *c, int32_t count, int32_t unit) {
+    int64_t units = (count + (int64_t)unit - 1) / unit;
+    int32_t from = (int32_t)(units * c->thread / c->n_threads) * unit;
+    int32_t to = (int32_t)(units * (c->thread + 1) / c->n_threads) * unit;
+    return (Range){from < count ? from : count, to < count ? to : count};
+}
+
+#define AT(type, address) ((type *)(uintptr_t)(uint32_t)(address))
+
+INLINE int32_t least(int32_t a, int32_t b) { return a < b ? a : b; }
+INLINE int32_t most(int32_t a, int32_t b) { return a > b ? a : b; }
+INLINE int32_t ceil_div(int32_t a, int32_t b) { return (a + b - 1) / b; }
