@@ -137,11 +137,18 @@ def failures() -> Iterator[None]:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader left: no second complaint at exit
         raise typer.Exit(1) from None
-    except (Failure, OSError, ValueError, MemoryError, ModuleNotFoundError) as error:
-        if os.environ.get("CANDLEWICK_DEBUG"):
+    except Exception as error:
+        if os.environ.get("CANDLEWICK_DEBUG") or not isinstance(error, expected()):
             raise
         typer.echo(f"error: {describe(error)}", err=True)
         raise typer.Exit(1) from None
+
+
+def expected() -> tuple[type[Exception], ...]:
+    """Errors that are about what was asked or what is here; all others are our own mistakes and keep their traceback."""
+    kinds = (Failure, OSError, ValueError, MemoryError, ModuleNotFoundError)
+    executors = sys.modules.get("candlewick.executors")  # not imported for the sake of an error
+    return kinds if executors is None else (*kinds, executors.ExecutorUnavailable)
 
 
 def describe(error: Exception) -> str:

@@ -32,7 +32,7 @@ def transcribe(audio: Path, model: str, executor: str, threads: int | None, form
 
 def read_recording(path: Path):
     """-> (samples float32 (n_samples, channels), rate in Hz)."""
-    from candlewick.audio import read_audio_file
+    from candlewick.audio_file import read_audio_file
 
     if path.is_dir():
         raise Failure(f"recording {path} is a folder; give an audio file")

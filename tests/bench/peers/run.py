@@ -162,7 +162,8 @@ def ratios(sides: dict[str, dict[str, Any]]) -> dict[str, float]:
 async def sixteen_kilohertz(path: Path, out: Path) -> None:
     """The recording as the peers take it: float32 mono at 16 kHz, by our own reader and resampler."""
     from candlewick import executors
-    from candlewick.audio import Resampler, read_audio_file
+    from candlewick.audio import Resampler
+    from candlewick.audio_file import read_audio_file
 
     executor = executors.create("numpy")
     samples, rate = read_audio_file(path)
