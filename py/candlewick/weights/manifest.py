@@ -36,6 +36,7 @@ class Manifest:
     note: str = ""
     title: str = ""  # what a page calls it
     about: str = ""  # one sentence for a page
+    converter: str = ""  # module that makes the files from the sources: python -m <converter> <folder of sources> <folder>
     memory_bytes: int = 0  # measured peak of worker and kernel memory with this checkpoint; 0 = not measured
 
     @property
@@ -57,7 +58,7 @@ def parse(data: bytes, name: str = NAME) -> Manifest:
         raise WeightsError(f"{name}: files must be a list that is not empty, got {str(files)[:80]}")
     if not isinstance(sources, list) or not all(isinstance(source, dict) for source in sources):
         raise WeightsError(f"{name}: sources must be a list of objects, got {str(sources)[:80]}")
-    for key in ("note", "title", "about"):
+    for key in ("note", "title", "about", "converter"):
         if not isinstance(value.get(key, ""), str):
             raise WeightsError(f"{name}: {key} must be a text, got {value[key]!r}")
     memory = value.get("memory_bytes", 0)
@@ -66,17 +67,8 @@ def parse(data: bytes, name: str = NAME) -> Manifest:
     rows = tuple(_file(entry, name) for entry in files)
     if len({row.path for row in rows}) != len(rows):
         raise WeightsError(f"{name}: a path stands twice in files")
-    return Manifest(
-        value["name"],
-        value["family"],
-        value["licence"],
-        rows,
-        tuple(sources),
-        value.get("note", ""),
-        value.get("title", ""),
-        value.get("about", ""),
-        memory,
-    )
+    texts = {key: value.get(key, "") for key in ("name", "family", "licence", "note", "title", "about", "converter")}
+    return Manifest(files=rows, sources=tuple(sources), memory_bytes=memory, **texts)
 
 
 def _file(entry: Any, name: str) -> File:

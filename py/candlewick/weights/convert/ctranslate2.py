@@ -10,8 +10,11 @@ CTranslate2 fuses what Hugging Face keeps apart: rows of `self_attention/linear_
 
 from __future__ import annotations
 
+import asyncio
 import math
+import shutil
 import struct
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +25,7 @@ import numpy as np
 from candlewick.dtypes import DTYPES
 from candlewick.weights.manifest import write_json
 from candlewick.weights.safetensors import TensorInfo, decode, save
-from candlewick.weights.source import ByteSource, WeightsError, looks_like
+from candlewick.weights.source import ByteSource, FileSource, WeightsError, looks_like, parse_json
 
 VERSION, SPEC, REVISION = 6, "WhisperSpec", 3
 TYPES = {0: "f32", 1: "i8", 2: "i16", 3: "i32", 4: "f16", 5: "bf16"}
@@ -334,3 +337,18 @@ async def convert_whisper(
     write_json(folder / "config.json", config)
     write_json(folder / "generation_config.json", generation_config)
     return ["config.json", "generation_config.json", "model.safetensors"]
+
+
+def main(source: str, target: str) -> None:
+    """A folder with model.bin, config.json and tokenizer.json -> a checkpoint folder, tokenizer included."""
+    sources, folder = Path(source), Path(target)
+    files = {name: parse_json((sources / name).read_bytes(), name) for name in ("config.json", "tokenizer.json")}
+    model = FileSource(sources / "model.bin")
+    asyncio.run(convert_whisper(model, files["config.json"], files["tokenizer.json"], folder))
+    shutil.copyfile(sources / "tokenizer.json", folder / "tokenizer.json")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit(f"usage: python -m {__spec__.name} FOLDER_OF_SOURCES CHECKPOINT_FOLDER")
+    main(*sys.argv[1:])

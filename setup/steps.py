@@ -1,0 +1,209 @@
+"""The steps of set-up, in order. Each does nothing when its stamp is fresh, and leaves whole files or none."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from setup.fetch import Remote, SetupError, Unreachable, WrongHash, check, download, sha256_of
+from setup.registries import Member, from_npm, from_wheel, run
+from setup.stamp import Stamp, digest
+
+CDN_TIMEOUT = 4.0  # seconds; where there is no way to the CDN, say so soon
+# What a candlewick wheel is built with; it lies in .venv, so building asks no network.
+BUILD_WHEEL = "import sys; from hatchling.build import build_wheel; print(build_wheel(sys.argv[1]))"
+
+
+class Setup:
+    """Everything that is made in a checkout: .venv, build/pyodide, build/wheels and the weights in models/."""
+
+    def __init__(self, root: Path):
+        self.root = root
+        self.build = root / "build"
+        self.downloads = self.build / "downloads"
+        self.stamp = Stamp(self.build / "setup.json")
+        self.sources = json.loads((root / "setup" / "sources.json").read_text())
+        scripts = ".venv/Scripts/python.exe" if os.name == "nt" else ".venv/bin/python"
+        self.python = root / scripts
+        self._cdn_reachable = True
+
+    def run(self) -> None:
+        """All steps. Raises SetupError."""
+        self.environment()
+        self.pyodide()
+        self.wheels()
+        for manifest in sorted(self.root.glob("models/*/manifest.json")):
+            self.checkpoint(manifest)
+        self.candlewick_wheel()
+
+    # --- the Python environment -----------------------------------------------------------------------------------
+
+    def environment(self) -> None:
+        """.venv with the pinned packages and the `candlewick` command, which runs this checkout's py/."""
+        requirements = self.root / "requirements.txt"
+        inputs = digest(requirements.read_bytes(), (self.root / "pyproject.toml").read_bytes(), str(self.root))
+        if self.stamp.fresh("environment", inputs) and self.python.exists():
+            return
+        if not self._works():
+            say("Making the Python environment in .venv")
+            command = [sys.executable, "-m", "venv", "--clear", self.root / ".venv"]
+            made = subprocess.run(command, capture_output=True, text=True)
+            if made.returncode:
+                raise SetupError(
+                    "Python could not make the environment .venv. On Debian and Ubuntu: sudo apt install python3-venv\n    "
+                    + (made.stdout + made.stderr).strip()[-500:]
+                )
+        say("Installing packages into .venv")
+        pip: list[str | Path] = [self.python, "-m", "pip", "install", "--disable-pip-version-check"]
+        pip += [] if sys.stderr.isatty() else ["--quiet"]
+        run([*pip, "-r", requirements], stderr=subprocess.PIPE)
+        run([*pip, "--quiet", "--no-deps", "--no-build-isolation", "-e", self.root], stderr=subprocess.PIPE)
+        script = self.python.with_name("candlewick.exe" if os.name == "nt" else "candlewick")
+        self.stamp.record("environment", inputs, [script, self.python.parent.parent / "pyvenv.cfg"])
+
+    def _works(self) -> bool:
+        try:
+            return subprocess.run([self.python, "-m", "pip", "--version"], capture_output=True).returncode == 0
+        except OSError:
+            return False
+
+    # --- Pyodide and the wheels that come with it -----------------------------------------------------------------
+
+    def pyodide(self) -> None:
+        """build/pyodide: the CPython runtime for the browser."""
+        source = self.sources["pyodide"]
+        members = [Member(**file) for file in source["files"]]
+        whole = Member(**source["tarball"])
+
+        def fallback(wanted: Sequence[Member], folder: Path) -> None:
+            from_npm(source["npm"], whole, wanted, folder)
+
+        self._collect("pyodide", source, members, self.build / "pyodide", fallback)
+
+    def wheels(self) -> None:
+        """build/wheels: NumPy for Pyodide and the installer."""
+        source = self.sources["wheels"]
+        members = [Member(**file) for file in source["files"]]
+
+        def fallback(wanted: Sequence[Member], folder: Path) -> None:
+            from_wheel(self.python, source["pip"], wanted, folder)
+
+        self._collect("wheels", source, members, self.build / "wheels", fallback)
+
+    def _collect(self, step: str, source: dict[str, Any], members: list[Member], folder: Path, fallback: Any) -> None:
+        """Files into a folder: those that lie there whole stay, the others come from the CDN or else the fallback."""
+        files = [folder / Path(member.path).name for member in members]
+        inputs = digest(json.dumps(source, sort_keys=True))
+        if self.stamp.fresh(step, inputs):
+            return
+        folder.mkdir(parents=True, exist_ok=True)
+        wanted = [member for member, file in zip(members, files) if not _whole(file, member)]
+        if wanted:
+            left = self._from_cdn(source["cdn"], wanted)
+            if left:
+                fallback(left, self.downloads)
+            for member in wanted:
+                name = Path(member.path).name
+                os.replace(self.downloads / name, folder / name)
+        self.stamp.record(step, inputs, files)
+
+    def _from_cdn(self, base: str, wanted: list[Member]) -> list[Member]:
+        """Fetch what the CDN has into downloads -> what is still wanted. Says once when there is no way to it."""
+        left = []
+        for member in wanted:
+            name = Path(member.path).name
+            if self._cdn_reachable:
+                try:
+                    download(Remote(base + name), self.downloads / name, member.bytes, member.sha256, name, CDN_TIMEOUT)
+                    continue
+                except (Unreachable, WrongHash) as error:
+                    self._cdn_reachable = not isinstance(error, Unreachable)
+                    say(f"The Pyodide CDN cannot be used ({error}); taking the package registries.")
+            left.append(member)
+        return left
+
+    # --- checkpoints ----------------------------------------------------------------------------------------------
+
+    def checkpoint(self, path: Path) -> None:
+        """The weights that a tracked manifest.json describes, fetched from its sources and converted."""
+        manifest, folder = json.loads(path.read_text()), path.parent
+        if not manifest.get("converter"):
+            return  # the files lie in the checkout
+        files = [Member(file["path"], file["bytes"], file["sha256"]) for file in manifest["files"]]
+        inputs = digest(json.dumps([manifest["files"], manifest["sources"]], sort_keys=True))
+        step = f"models/{folder.name}"
+        if self.stamp.fresh(step, inputs):
+            return
+        if not all(_whole(folder / file.path, file) for file in files):
+            say(f"Fetching {manifest['name']} ({manifest['licence']})")
+            downloads = self.downloads / folder.name
+            for requirement, members in _by_package(manifest["sources"]).items():
+                from_wheel(self.python, requirement, members, downloads)
+            say(f"Converting {manifest['name']}")
+            made = self.build / "downloads" / f"{folder.name}.made"
+            shutil.rmtree(made, ignore_errors=True)
+            run(
+                [self.python, "-m", manifest["converter"], downloads, made],
+                stderr=subprocess.PIPE,
+                env=os.environ | {"PYTHONPATH": str(self.root / "py")},
+            )
+            for file in files:
+                check(made / file.path, file.sha256, f"{folder.name}/{file.path}")
+                os.replace(made / file.path, folder / file.path)
+            shutil.rmtree(made)
+            shutil.rmtree(downloads)
+        self.stamp.record(step, inputs, [folder / file.path for file in files])
+
+    # --- our own wheel --------------------------------------------------------------------------------------------
+
+    def candlewick_wheel(self) -> None:
+        """build/wheels/candlewick-*.whl from py/, and build/wheels/index.json, which the page reads first."""
+        package = self.root / "py" / "candlewick"
+        tracked = sorted(path for path in package.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+        folder = self.build / "wheels"
+        third_party = [Path(file["path"]).name for file in self.sources["wheels"]["files"]]
+        inputs = digest(
+            (self.root / "pyproject.toml").read_bytes(),
+            json.dumps(self.sources["wheels"]["files"]),
+            *(part for path in tracked for part in (str(path.relative_to(self.root)), path.read_bytes())),
+        )
+        if self.stamp.fresh("candlewick wheel", inputs):
+            return
+        fresh = folder / "new"
+        shutil.rmtree(fresh, ignore_errors=True)
+        fresh.mkdir(parents=True)
+        built = run([self.python, "-c", BUILD_WHEEL, fresh], cwd=self.root, capture_output=True).stdout.split()[-1]
+        for old in folder.glob("candlewick-*.whl"):
+            old.unlink()
+        os.replace(fresh / built, folder / built)
+        fresh.rmdir()
+        names = [*third_party, built]
+        index = {name.split("-")[0]: name for name in names} | {"sha256": {name: sha256_of(folder / name) for name in names}}
+        partial = folder / "index.json.part"
+        partial.write_text(json.dumps(index, indent=1) + "\n")
+        os.replace(partial, folder / "index.json")
+        self.stamp.record("candlewick wheel", inputs, [folder / built, folder / "index.json"])
+
+
+def say(line: str) -> None:
+    """One line about what goes on."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def _whole(path: Path, member: Member) -> bool:
+    return path.is_file() and path.stat().st_size == member.bytes and sha256_of(path) == member.sha256
+
+
+def _by_package(sources: list[dict[str, Any]]) -> dict[str, list[Member]]:
+    """Sources of a manifest -> {requirement: members}."""
+    packages: dict[str, list[Member]] = {}
+    for source in sources:
+        requirement = f"{source['package']}=={source['version']}"
+        packages.setdefault(requirement, []).append(Member(source["member"], source["bytes"], source["sha256"]))
+    return packages
