@@ -30,7 +30,7 @@ async function show() {
   const because = noThreadsBecause(facts);
   const estimate = await navigator.storage?.estimate?.().catch(() => null);
   const room = estimate?.quota ? `Up to ${formatBytes(estimate.quota - (estimate.usage ?? 0))} may be kept here for the next visit.` : "";
-  const memory = facts.memoryGB ? `The browser tells of ${facts.memoryGB} GB or more.` : "The browser does not tell how much there is.";
+  const memory = facts.memoryGB ? `The browser reports ${facts.memoryGB} GB${facts.memoryGB >= 8 ? " or more" : ""}.` : "This browser does not say how much there is.";
   byId("device", HTMLUListElement).replaceChildren(
     facts.simd
       ? line("yes", facts.relaxedSimd ? "Relaxed SIMD" : "SIMD",
