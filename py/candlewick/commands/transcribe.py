@@ -87,6 +87,8 @@ class Progress:
 
     def show(self, stage: str, done: float, total: float, text: str = "") -> None:
         if stage not in self.tasks:
+            for earlier in self.tasks.values():  # stages follow each other
+                self.bar.update(earlier, visible=False)
             self.tasks[stage] = self.bar.add_task(stage, total=None, text="")
         self.bar.update(self.tasks[stage], completed=done, total=total or None, text=text)
 
