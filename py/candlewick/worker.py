@@ -1,0 +1,236 @@
+"""Python half of the engine worker: requests in, results and notifications out (workers/protocol.js lists them all).
+
+`engine.worker.js` calls one Worker, one request at a time. Parameters and results cross as JSON text, sound and files as
+JavaScript objects that are copied from at once or read by ranges. Nothing here knows a model: a family registers itself
+in FAMILIES by the name its config.json gives.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import os
+import random
+import sys
+import time
+import traceback
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+import candlewick
+from candlewick import audio, executors
+from candlewick.executors.wasm.host_browser import Host
+from candlewick.models.whisper import TranscribeOptions, Transcriber
+from candlewick.weights.load import Checkpoint
+from candlewick.weights.source import WeightsError, check_range
+
+FAMILIES: dict[str, Any] = {"whisper": Transcriber}
+"""model_type of config.json -> the class that loads it."""
+
+
+class Cancelled(Exception):
+    """The person stopped this request; `result` is what was done until then, or None."""
+
+    def __init__(self, result: dict[str, Any] | None = None) -> None:
+        super().__init__("stopped")
+        self.result = result
+
+
+class BadInput(ValueError):
+    """What the page sent cannot be used."""
+
+
+class BrowserSource:
+    """A ByteSource over a source of files.js: a download, a stored file, or a person's own file."""
+
+    def __init__(self, name: str, js: Any) -> None:
+        self.name, self.size, self.js = name, int(js.size), js
+
+    async def read(self, start: int, end: int) -> bytes:
+        check_range(self.name, self.size, start, end)
+        data = (await self.js.read(start, end)).to_bytes()
+        if len(data) != end - start:
+            raise WeightsError(f"{self.name}: wanted {end - start} bytes at {start}, got {len(data)}; the file got shorter")
+        return data
+
+
+class Worker:
+    """One engine. page: JavaScript functions notify(json), cancelled() -> bool, python_bytes(), kernel_bytes() -> int."""
+
+    def __init__(self, page: Any) -> None:
+        self._page = page
+        self._task: Any = None
+        self._resampler: audio.Resampler | None = None
+        self._executor: executors.Executor | None = None
+        random.seed(os.urandom(16))  # a memory snapshot holds the state of the visit that made it
+
+    # ---- requests: each returns JSON {"result": ...} or {"error": {code, message, data}} --------------------------
+
+    async def load(self, params: str, name: str, sources: Any, host: Any, reason: str) -> str:
+        """sources: Map of file name -> source; host: a KernelHost, or None for the numpy executor; reason: why."""
+        return await self._answer(self._load(json.loads(params), name, sources, host, reason), "bad_weights")
+
+    async def transcribe(self, params: str, sound: Any) -> str:
+        """sound: {bytes} of a WAV file, or {channels, rate}."""
+        return await self._answer(self._transcribe(json.loads(params), sound))
+
+    async def describe(self) -> str:
+        return await self._answer(self._describe())
+
+    async def unload(self) -> str:
+        return await self._answer(self._unload())
+
+    async def _answer(self, work: Any, blame: str = "bad_input") -> str:
+        """blame: code of a ValueError that says nothing nearer."""
+        try:
+            return json.dumps({"result": await work}, allow_nan=False)
+        except Exception as error:
+            answer = json.dumps({"error": error_value(error, blame)}, default=str)
+            # frames of a traceback hold arrays and proxies
+            traceback.clear_frames(error.__traceback__)
+            return answer
+        finally:
+            gc.collect(0)
+
+    # ---- the work -------------------------------------------------------------------------------------------------
+
+    async def _load(self, params: Mapping[str, Any], name: str, sources: Any, host: Any, reason: str) -> dict[str, Any]:
+        await self._unload()
+        began = time.perf_counter()
+        checkpoint = Checkpoint({key: BrowserSource(key, sources.get(key)) for key in sources.keys()}, name)
+        task = await family_of(checkpoint)
+        executor = executors.create("numpy") if host is None else executors.create("wasm", Host(host))
+        if reason:
+            executor.reason = reason
+        first_weights: float | None = None
+
+        def on_progress(stage: str, done: int, total: int, unit: str) -> None:
+            nonlocal first_weights
+            if stage == "weights" and first_weights is None:
+                first_weights = time.perf_counter()
+            self._check()
+            self._notify({"event": "progress", "stage": stage, "done": done, "total": total, "unit": unit})
+
+        try:
+            loaded = await task.load(checkpoint, executor, on_progress)
+            self._check()
+        except BaseException:
+            await executor.close()
+            raise
+        end = time.perf_counter()
+        self._task, self._executor, self._resampler = loaded, executor, audio.Resampler(executor)
+        trace_ms = ((first_weights or end) - began) * 1000
+        timings = {"trace_ms": trace_ms, "weights_ms": (end - began) * 1000 - trace_ms}
+        return {"model": name, **loaded.describe(), "memory": self._memory(), "timings": timings}
+
+    async def _transcribe(self, params: Mapping[str, Any], sound: Any) -> dict[str, Any]:
+        if self._task is None or self._resampler is None:
+            raise BadInput("transcribe: no model is loaded; load one first")
+        options = transcribe_options(params.get("options") or {})
+        samples, rate = read_sound(sound)
+        start = time.perf_counter()
+        samples = await self._resampler.resample(samples, rate)
+        resample_ms = (time.perf_counter() - start) * 1000
+        result: dict[str, Any] = {}
+        async for event in self._task.transcribe(samples, options, self._cancelled):
+            if event["event"] == "result":
+                result = event["result"]
+            else:
+                if event["event"] == "progress":
+                    event = {"unit": "seconds" if event["stage"] == "transcribe" else "steps", **event}
+                self._notify(event)
+                await asyncio.sleep(0)  # lets a cancel message in
+        result["timings"]["resample_ms"] = resample_ms
+        if result.get("stopped"):
+            raise Cancelled(result)
+        return result
+
+    async def _describe(self) -> dict[str, Any]:
+        versions = {"candlewick": candlewick.__version__, "numpy": np.__version__, "python": sys.version.split()[0]}
+        model = self._task.describe() if self._task else None
+        return {"versions": versions, "model": model, "memory": self._memory()}
+
+    async def _unload(self) -> dict[str, Any]:
+        executor, self._executor, self._task, self._resampler = self._executor, None, None, None
+        if executor is not None:
+            await executor.close()
+            del executor
+            gc.collect()
+        return {}
+
+    # ---- helpers --------------------------------------------------------------------------------------------------
+
+    def _memory(self) -> dict[str, int]:
+        """Bytes of weights, state, arena; python is the interpreter's heap; total is all of it, kernel memory included."""
+        memory = dict(self._executor.describe()["memory"]) if self._executor else {}
+        python, kernel = int(self._page.python_bytes()), int(self._page.kernel_bytes())
+        parts = {key: int(memory.get(key, 0)) for key in ("weights", "state", "arena")}
+        return {**parts, "python": python, "kernel": kernel, "total": python + kernel}
+
+    def _notify(self, event: Mapping[str, Any]) -> None:
+        self._page.notify(json.dumps(event))
+
+    def _cancelled(self) -> bool:
+        return bool(self._page.cancelled())
+
+    def _check(self) -> None:
+        if self._cancelled():
+            raise Cancelled
+
+
+async def family_of(checkpoint: Checkpoint) -> Any:
+    """The class of FAMILIES for a checkpoint's config.json. Raises WeightsError naming the families there are."""
+    config = await checkpoint.json("config.json")
+    family = config.get("model_type")
+    if family not in FAMILIES:
+        raise WeightsError(f"{checkpoint.name}/config.json: model_type is {family!r}; readable are {', '.join(FAMILIES)}")
+    return FAMILIES[family]
+
+
+def transcribe_options(given: Mapping[str, Any]) -> TranscribeOptions:
+    """Fields of TranscribeOptions by name; BadInput lists unknown ones."""
+    try:
+        return TranscribeOptions(**{key: tuple(v) if isinstance(v, list) else v for key, v in given.items()})
+    except TypeError as error:
+        known = ", ".join(TranscribeOptions.__dataclass_fields__)
+        raise BadInput(f"options: {error}; known are {known}") from error
+
+
+def read_sound(sound: Any) -> tuple[np.ndarray, int]:
+    """The sound of a request -> (samples (n, channels) float32, rate in Hz)."""
+    if sound.bytes is not None:
+        return audio.read_wav(sound.bytes.to_bytes())
+    channels = [np.frombuffer(channel.to_bytes(), np.float32) for channel in sound.channels]
+    if not channels or any(len(channel) != len(channels[0]) for channel in channels):
+        raise BadInput(f"audio: wanted one or more channels of equal length, got lengths {[len(c) for c in channels]}")
+    # the mean at once: an hour of stereo is 1.4 GB at 48 kHz
+    mono = channels[0] if len(channels) == 1 else np.mean(channels, axis=0, dtype=np.float32)
+    return mono, int(sound.rate)
+
+
+def error_value(error: Exception, blame: str = "bad_input") -> dict[str, Any]:
+    """What went wrong as {code, message, data} of the protocol; blame: code of a plain ValueError."""
+    if isinstance(error, (Cancelled, executors.Stopped)):
+        return {"code": "cancelled", "message": "stopped", "data": {"result": getattr(error, "result", None)}}
+    js = getattr(error, "js_error", None)  # an error of our JavaScript that passed through here
+    if js is not None and getattr(js, "code", None) and isinstance(js.code, str):
+        data = js.data.to_py() if hasattr(js.data, "to_py") else js.data
+        return {"code": js.code, "message": str(js.message), "data": data}
+    if isinstance(error, MemoryError):
+        return {"code": "out_of_memory", "message": str(error) or "Python's heap is full; use a smaller file or model"}
+    rules: list[tuple[type[Exception], str]] = [(WeightsError, "bad_weights"), (audio.AudioError, "bad_input"),
+                                                (ValueError, blame)]
+    for kind, code in rules:
+        if isinstance(error, kind):
+            return {"code": code, "message": str(error)}
+    return {"code": "internal", "message": f"{type(error).__name__}: {error}", "data": {"traceback": short_traceback(error)}}
+
+
+def short_traceback(error: BaseException) -> str:
+    """Where it happened, without paths."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return "\n".join(f"{os.path.basename(f.filename)}:{f.lineno} in {f.name}: {f.line}" for f in frames[-8:])
+

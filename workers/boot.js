@@ -1,0 +1,283 @@
+/**
+ * From nothing to Python with NumPy and candlewick imported.
+ *
+ * Cold: Pyodide starts, micropip installs the wheels, everything is imported, and the interpreter's memory is kept for later
+ * visits. Warm: that memory is put back, and nothing is installed or imported at all (a tenth of the time).
+ *
+ * NumPy's extension modules can be in such a snapshot because they are loaded before the interpreter starts, in a fixed order,
+ * at both visits: then their data and their functions lie at the same addresses. Snapshots are bound to the exact files and
+ * the browser's version, summed, and whatever is wrong with one, the cold way is taken and a new one made.
+ */
+
+import { loadPyodide, version } from "../build/pyodide/pyodide.mjs";
+import createPyodideModule from "../build/pyodide/pyodide.asm.mjs";
+import { fetchFile, getJson } from "./files.js";
+import { EngineError } from "./protocol.js";
+import { unzip } from "./unzip.js";
+
+const BUILD = new URL("../build/", import.meta.url);
+const INDEX_URL = new URL("pyodide/", BUILD).href;
+const SITE = "/lib/python3.14/site-packages/";
+/** Change it when the layout of a snapshot file or what is imported in it changes. */
+const FORMAT = 1;
+const MAGIC = 0x57434e44;
+/** Extension modules that `import numpy` loads; others (random, fft) load when they are first used. */
+const EARLY = /^numpy\/(_core\/_multiarray_umath|linalg\/\w+)\.cpython[^/]*\.so$/;
+/** What of site-packages is of no use at run time. */
+const USELESS = /^(micropip|packaging)|\/tests\/|^numpy\/(f2py|testing|typing|distutils|_core\/(include|lib))\/|\.(pyi|pxd|h|a)$|RECORD$/;
+const IMPORTS = "import asyncio, json, struct, zlib, numpy, candlewick.worker";
+
+/** @typedef {{py: any, how: "snapshot" | "cold", timings: Record<string, number>, keep: (() => Promise<string>) | null}} Booted */
+
+/** How loaded extension modules lie: if this differs, addresses differ. @param {any} module */
+const layoutOf = (module) => [module.wasmTable.length, module._emscripten_get_sbrk_ptr ? module.HEAPU32[module._emscripten_get_sbrk_ptr() >>> 2] : 0];
+
+/**
+ * @param {import("./storage.js").Store | null} store
+ * @param {(done: number, total: number) => void} onStep
+ * @returns {Promise<Booted>} `keep` writes the snapshot to the store, once, after a cold start
+ */
+export async function boot(store, onStep) {
+  const start = performance.now();
+  const wheels = await getJson(new URL("wheels/index.json", BUILD));
+  const key = `python~${await keyOf(wheels)}`;
+  if (store) {
+    try {
+      const py = await warm(store, key, start);
+      if (py) return py;
+    } catch (error) {
+      console.warn("the stored snapshot could not be used; starting cold", error);
+      await store.remove(key);
+    }
+  }
+  return cold(store, key, wheels, onStep, start);
+}
+
+/** A short name for everything that a snapshot depends on. @param {any} wheels */
+async function keyOf(wheels) {
+  const text = JSON.stringify([FORMAT, version, IMPORTS, wheels, navigator.userAgent]);
+  let a = 0x811c9dc5;
+  let b = 0x1b873593;
+  for (let i = 0; i < text.length; i++) {
+    a = Math.imul(a ^ text.charCodeAt(i), 0x01000193);
+    b = Math.imul(b ^ text.charCodeAt(i), 0x85ebca6b) ^ (b >>> 13);
+  }
+  return [a, b].map((word) => (word >>> 0).toString(16).padStart(8, "0")).join("");
+}
+
+/**
+ * @param {Map<string, Uint8Array>} libraries extension modules by path below site-packages
+ * @param {object} options
+ * @param {(module: any) => void} onRuntime called when modules are loaded and Python has not begun
+ */
+function start(libraries, options, onRuntime) {
+  const urls = new Map();
+  for (const [path, bytes] of libraries) urls.set(SITE + path, URL.createObjectURL(new Blob([/** @type {BlobPart} */ (bytes)])));
+  const create = async (/** @type {any} */ settings) => {
+    const locate = settings.locateFile;
+    settings.locateFile = (/** @type {string} */ path) => urls.get(path) ?? locate(path);
+    settings.dynamicLibraries = [...urls.keys()];
+    settings.onRuntimeInitialized = () => onRuntime(settings);
+    const module = await createPyodideModule(settings);
+    for (const url of urls.values()) URL.revokeObjectURL(url);
+    return module;
+  };
+  return loadPyodide({ indexURL: INDEX_URL, createPyodideModule: create, ...options });
+}
+
+/** @param {import("./storage.js").Store} store @param {string} key @param {number} begun @returns {Promise<Booted | null>} */
+async function warm(store, key, begun) {
+  const file = await store.read(key);
+  if (!file) return null;
+  const { head, section } = openSnapshot(file);
+  const read = performance.now();
+  const libraries = new Map(head.libraries.map((/** @type {string} */ path) => [path, section(path)]));
+  const memory = section("memory");
+  let runtime = 0;
+  const py = await start(libraries, { _loadSnapshot: memory }, (module) => {
+    const layout = layoutOf(module);
+    if (JSON.stringify(layout) !== JSON.stringify(head.layout))
+      throw new EngineError("storage", `extension modules lie otherwise (${layout}) than in the snapshot (${head.layout})`);
+    // the header of a snapshot is shorter than a page
+    const pages = Math.floor(memory.length / 65536) * 65536;
+    if (module.HEAPU8.length < pages) module.growMemory(pages);
+    runtime = performance.now();
+  });
+  const { FS } = py;
+  for (const folder of head.folders) FS.mkdirTree(SITE + folder);
+  for (const path of head.files) FS.createDataFile(SITE + path, null, section(path), true, false, true);
+  const end = performance.now();
+  const timings = { runtime_ms: runtime - read, numpy_ms: 0, import_ms: 0, snapshot_read_ms: read - begun, snapshot_restore_ms: end - runtime, boot_ms: end - begun };
+  return { py, how: "snapshot", timings, keep: null };
+}
+
+/**
+ * @param {import("./storage.js").Store | null} store
+ * @param {string} key
+ * @param {any} wheels
+ * @param {(done: number, total: number) => void} onStep
+ * @param {number} begun
+ * @returns {Promise<Booted>}
+ */
+async function cold(store, key, wheels, onStep, begun) {
+  const timings = /** @type {Record<string, number>} */ ({});
+  let last = begun;
+  let step = 0;
+  const mark = (/** @type {string} */ name) => {
+    const now = performance.now();
+    timings[name] = now - last;
+    last = now;
+    onStep(++step, 5);
+  };
+  const names = Object.keys(wheels).filter((name) => typeof wheels[name] === "string");
+  const bytes = new Map(await Promise.all(names.map(async (name) => {
+    const url = new URL(`wheels/${wheels[name]}`, BUILD);
+    return /** @type {[string, Uint8Array]} */ ([name, await fetchWheel(url, wheels, wheels[name])]);
+  })));
+  const numpy = bytes.get("numpy");
+  if (!numpy || !bytes.has("candlewick") || !bytes.has("micropip"))
+    throw new EngineError("network", `${BUILD}wheels/index.json: wanted numpy, micropip and candlewick, got ${names.join(", ")}; run the set-up again`);
+  const libraries = await unzip(numpy, (name) => EARLY.test(name), wheels.numpy);
+  mark("wheels_ms");
+
+  let layout = [];
+  const py = await start(libraries, { _makeSnapshot: store !== null }, (module) => (layout = layoutOf(module)));
+  mark("runtime_ms");
+
+  // NumPy is unpacked, not installed: Pyodide's installer would load all of its extension modules, used or not
+  for (const name of names) py.FS.writeFile(`/tmp/${wheels[name]}`, bytes.get(name));
+  const early = names.filter((name) => name !== "candlewick");
+  py.runPython(`import zipfile\nfor wheel in ${JSON.stringify(early.map((name) => wheels[name]))}:\n    zipfile.ZipFile("/tmp/" + wheel).extractall("${SITE}")\ndel wheel, zipfile`);
+  await py.runPythonAsync(`import micropip\nawait micropip.install("emfs:/tmp/${wheels.candlewick}")`);
+  for (const name of names) py.FS.unlink(`/tmp/${wheels[name]}`);
+  mark("install_ms");
+
+  py.runPython("import numpy");
+  mark("numpy_ms");
+  py.runPython(IMPORTS);
+  mark("import_ms");
+  timings.boot_ms = performance.now() - begun;
+
+  /** @type {Booted["keep"]} */
+  let keep = null;
+  if (store) {
+    try {
+      const memory = takeMemory(py);
+      timings.snapshot_make_ms = performance.now() - last;
+      // what Python's memory points to must be there again at a warm start: functions that came later are not
+      const table = py._module.wasmTable;
+      for (let i = layout[0]; i < table.length; i++) if (table.get(i)) throw new Error(`function ${i} was added to the table`);
+      keep = () => writeSnapshot(store, key, py, memory, libraries, layout);
+    } catch (error) {
+      console.warn("no snapshot can be made here; the next visit starts cold too", error);
+    }
+  }
+  return { py, how: "cold", timings, keep };
+}
+
+/** @param {URL} url @param {any} wheels @param {string} file */
+async function fetchWheel(url, wheels, file) {
+  const response = await fetch(url, { cache: "no-cache" });
+  if (!response.ok) throw new EngineError("network", `${url}: the server answered ${response.status}; run the set-up again`);
+  return new Uint8Array(await response.arrayBuffer());
+}
+
+/** The interpreter's memory without the installer. @param {any} py @returns {Uint8Array} */
+function takeMemory(py) {
+  py.runPython(`
+def _forget():
+    import gc, importlib, sys
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("micropip", "packaging")]:
+        del sys.modules[name]
+    globals().pop("micropip", None)
+    importlib.invalidate_caches()
+    gc.collect()
+_forget()
+del _forget
+`);
+  for (const name of Object.keys(py.loadedPackages)) delete py.loadedPackages[name];
+  return py.makeMemorySnapshot();
+}
+
+/** Files of site-packages below `folder`, without what is of no use. @param {any} FS @param {string} folder @param {string[]} folders @param {Map<string, Uint8Array>} files */
+function collect(FS, folder, folders, files) {
+  for (const name of FS.readdir(SITE + folder)) {
+    const path = folder + name;
+    if (name === "." || name === ".." || name === "__pycache__" || USELESS.test(path + "/")) continue;
+    if (FS.isDir(FS.stat(SITE + path).mode)) {
+      folders.push(path);
+      collect(FS, `${path}/`, folders, files);
+    } else if (!USELESS.test(path)) files.set(path, FS.readFile(SITE + path));
+  }
+}
+
+/**
+ * @param {import("./storage.js").Store} store
+ * @param {string} key
+ * @param {any} py
+ * @param {Uint8Array} memory
+ * @param {Map<string, Uint8Array>} libraries
+ * @param {number[]} layout
+ */
+async function writeSnapshot(store, key, py, memory, libraries, layout) {
+  /** @type {string[]} */
+  const folders = [];
+  /** @type {Map<string, Uint8Array>} */
+  const files = new Map();
+  collect(py.FS, "", folders, files);
+  for (const path of libraries.keys()) files.delete(path);
+  const sections = new Map([["memory", memory], ...libraries, ...files]);
+  const table = [];
+  const pieces = [];
+  let at = 0;
+  for (const [name, bytes] of sections) {
+    table.push([name, at, bytes.length]);
+    const piece = bytes.length % 16 ? new Uint8Array(Math.ceil(bytes.length / 16) * 16) : bytes;
+    if (piece !== bytes) piece.set(bytes);
+    pieces.push(piece);
+    at += piece.length;
+  }
+  const head = { libraries: [...libraries.keys()], folders, files: [...files.keys()], layout, table };
+  const text = new TextEncoder().encode(JSON.stringify(head));
+  const room = Math.ceil((text.length + 16) / 16) * 16;
+  const first = new Uint8Array(room);
+  first.set(text, 16);
+  const words = new Uint32Array(first.buffer);
+  words.set([MAGIC, room, text.length]);
+  words[3] = sum([first, ...pieces]);
+  await store.write(key, [first, ...pieces]);
+  await store.removeOthers("python~", key);
+  return `${(at / 1e6).toFixed(0)} MB`;
+}
+
+/** A sum over 32-bit words; a place counts, so that swapped or lost blocks show. @param {Uint8Array[]} pieces of whole words @returns {number} */
+function sum(pieces) {
+  let a = 0;
+  let b = 0;
+  let skip = 4; // the sum itself is word 3
+  for (const piece of pieces) {
+    const words = new Uint32Array(piece.buffer, piece.byteOffset, piece.length >>> 2);
+    for (let i = skip; i < words.length; i++) {
+      a = (a + words[i]) | 0;
+      b = (b + a) | 0;
+    }
+    skip = 0;
+  }
+  return (a ^ Math.imul(b, 31)) >>> 0;
+}
+
+/** @param {Uint8Array} file */
+function openSnapshot(file) {
+  const words = new Uint32Array(file.buffer, 0, 4);
+  const [magic, room, textBytes, want] = words;
+  if (magic !== MAGIC || room > file.length) throw new EngineError("storage", "not a snapshot of ours");
+  const got = sum([file]);
+  if (got !== want) throw new EngineError("storage", "the snapshot is damaged");
+  const head = JSON.parse(new TextDecoder().decode(file.subarray(16, 16 + textBytes)));
+  const places = new Map(head.table.map((/** @type {[string, number, number]} */ [name, at, size]) => [name, [room + at, size]]));
+  const section = (/** @type {string} */ name) => {
+    const [at, size] = /** @type {number[]} */ (places.get(name));
+    return file.subarray(at, at + size);
+  };
+  return { head, section };
+}

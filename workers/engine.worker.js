@@ -1,0 +1,242 @@
+/**
+ * The engine worker: holds Python, the kernel memory and the files. It starts Python at once, takes requests from client.js
+ * one at a time, hands them to candlewick/worker.py, and sends back what that says. It decides nothing about models.
+ */
+
+import { boot } from "./boot.js";
+import { features } from "./features.js";
+import { openCheckpoint, removeDamaged } from "./files.js";
+import { EngineError } from "./protocol.js";
+import { Store, usage } from "./storage.js";
+import { KernelHost } from "./wasm.js";
+
+/** Id of the request that notifications belong to; 0 between requests. */
+let current = 0;
+/** Id of the request that is to be cancelled. */
+let cancelled = 0;
+/** @type {AbortController | null} */
+let abort = null;
+/** Word 0 is set by the page while the running request is to be cancelled; null where memory cannot be shared. @type {Int32Array | null} */
+let stopWord = null;
+/** @type {KernelHost | null} */
+let host = null;
+/** What the files of the loaded checkpoint hold open. @type {import("./files.js").Source[]} */
+let open = [];
+let snapshot = "unavailable";
+/** Requests wait for each other. */
+let queue = Promise.resolve();
+
+const post = (/** @type {any} */ message, /** @type {Transferable[]} */ transfer = []) => self.postMessage(message, transfer);
+const notify = (/** @type {object} */ event) => post({ id: current, ...event });
+const warn = (/** @type {string} */ message) => notify({ event: "log", level: "warning", message });
+const isCancelled = () => (current !== 0 && cancelled === current) || (stopWord !== null && Atomics.load(stopWord, 0) === 1);
+const progress = (/** @type {string} */ stage, /** @type {number} */ done, /** @type {number} */ total, /** @type {string} */ unit, /** @type {string} */ file = "") =>
+  notify({ event: "progress", stage, done, total, unit, ...(file ? { file } : {}) });
+
+/** What Python calls. */
+const page = {
+  notify: (/** @type {string} */ json) => notify(JSON.parse(json)),
+  cancelled: isCancelled,
+  python_bytes: () => python.py._module.HEAPU8.length,
+  kernel_bytes: () => host?.size ?? 0,
+};
+
+/** @type {{py: any, worker: any, timings: Record<string, number>}} */
+let python;
+const storePromise = Store.open();
+const ready = start();
+ready.catch(() => {}); // told to each request
+
+async function start() {
+  const store = await storePromise;
+  const { py, how, timings, keep } = await boot(store, (done, total) => progress("runtime", done, total, "steps"));
+  py._api.on_fatal = (/** @type {any} */ error) => post({ event: "fatal", message: String(error?.message ?? error) });
+  python = { py, worker: null, timings };
+  const module = py.pyimport("candlewick.worker");
+  python.worker = module.Worker(page);
+  module.destroy();
+  snapshot = how === "snapshot" ? "used" : "unavailable";
+  progress("runtime", 1, 1, "steps");
+  keep?.().then(
+    (size) => {
+      snapshot = "stored";
+      post({ id: 0, event: "log", level: "info", message: `the started interpreter is kept for later visits (${size})` });
+    },
+    async (error) => {
+      post({ id: 0, event: "log", level: "warning", message: `the started interpreter could not be kept: ${error.message}; ${(await usage()).words}. The next visit starts as slowly as this one.` });
+    },
+  );
+}
+
+/** Await a coroutine of Python and let go of it. @param {any} coroutine @returns {Promise<any>} */
+async function ask(coroutine) {
+  let text;
+  try {
+    text = await coroutine;
+  } finally {
+    coroutine.destroy?.();
+  }
+  const answer = JSON.parse(text);
+  if (answer.error) throw EngineError.fromValue(answer.error);
+  return answer.result;
+}
+
+function closeFiles() {
+  for (const source of open) source.close();
+  open = [];
+}
+
+function dropHost() {
+  host?.dispose();
+  host = null;
+  post({ event: "kernel", buffer: null, stop: 0 });
+}
+
+/** @param {import("./protocol.js").LoadParams} params @param {AbortSignal} signal @returns {Promise<string>} why this executor */
+async function makeHost(params, signal) {
+  const executor = params.executor ?? "auto";
+  if (executor === "numpy") return "chosen by hand";
+  let made;
+  try {
+    made = await KernelHost.create(params.threads ?? null);
+  } catch (error) {
+    const failure = EngineError.from(error);
+    if (executor === "wasm") throw failure;
+    return `kernels are not available: ${failure.message}`;
+  }
+  if (signal.aborted) {
+    made.dispose();
+    throw new EngineError("cancelled", "stopped");
+  }
+  host = made;
+  host.cancelled = isCancelled;
+  if (host.shared) post({ event: "kernel", buffer: host.memory.buffer, stop: host.stopAddress });
+  const threads = host.threads === 1 ? "1 thread" : `${host.threads} threads`;
+  return `WebAssembly SIMD on ${threads}${host.reason ? `, ${host.threadsAsked} asked: ${host.reason}` : ""}`;
+}
+
+/** @param {import("./protocol.js").LoadParams} params */
+async function load(params) {
+  const begun = performance.now();
+  const store = await storePromise;
+  const signal = /** @type {AbortController} */ (abort).signal;
+  // files, kernels and Python come at the same time
+  await unload();
+  const opening = openCheckpoint(params.model, params.files, {
+    store,
+    signal,
+    warn,
+    onBytes: (done, total, file) => progress("download", done, total, "bytes", file),
+  });
+  const [checkpoint, reason] = await Promise.all([opening, makeHost(params, signal), ready].map(stoppable(signal))).catch(async (error) => {
+    (await opening.catch(() => null))?.sources.forEach((source) => source.close());
+    throw error;
+  });
+  open = [...checkpoint.sources.values()];
+  const downloaded = performance.now();
+  const { model, files, ...rest } = params;
+  const result = await ask(python.worker.load(JSON.stringify(rest), checkpoint.name, checkpoint.sources, host, reason));
+  closeFiles();
+  host?.clearSources();
+  const { runtime_ms = 0, numpy_ms = 0, import_ms = 0 } = python.timings;
+  result.timings = {
+    ...python.timings,
+    runtime_ms,
+    numpy_ms,
+    import_ms,
+    ...result.timings,
+    files_ms: downloaded - begun,
+    load_ms: performance.now() - begun,
+    since_start_ms: performance.now(),
+  };
+  result.cache = { snapshot };
+  return result;
+}
+
+/** Leave a wait when the request is cancelled; what is waited for goes on. @param {AbortSignal} signal */
+const stoppable = (signal) => (/** @type {Promise<any>} */ promise) =>
+  new Promise((resolve, reject) => {
+    promise.then(resolve, reject);
+    const stop = () => reject(new EngineError("cancelled", "stopped"));
+    if (signal.aborted) stop();
+    else signal.addEventListener("abort", stop, { once: true });
+  });
+
+async function unload() {
+  if (python?.worker) await ask(python.worker.unload());
+  closeFiles();
+  if (host) dropHost();
+  return {};
+}
+
+/** @param {import("./protocol.js").TranscribeParams} params */
+async function transcribe({ audio, options }) {
+  await ready;
+  const sound = audio?.kind === "wav" ? { bytes: new Uint8Array(audio.bytes) } : audio?.kind === "pcm" ? { channels: audio.channels, rate: audio.rate } : null;
+  if (!sound) throw new EngineError("bad_input", `transcribe: audio.kind is ${/** @type {any} */ (audio)?.kind}; there are wav and pcm`);
+  return ask(python.worker.transcribe(JSON.stringify({ options }), { bytes: null, channels: null, rate: 0, ...sound }));
+}
+
+async function describe() {
+  await ready;
+  const { usage: used, quota } = await navigator.storage?.estimate?.().catch(() => ({})) ?? {};
+  const mine = await ask(python.worker.describe());
+  return {
+    ...mine,
+    versions: { ...mine.versions, pyodide: python.py.version },
+    features: features(),
+    userAgent: navigator.userAgent,
+    cache: { snapshot, stored: (await storePromise) !== null, used, quota },
+    timings: python.timings,
+  };
+}
+
+/**
+ * Load; what cannot be loaded may have been damaged in the store. Then it is fetched anew, once.
+ * @param {import("./protocol.js").LoadParams} params
+ */
+async function loadOrHeal(params) {
+  try {
+    return await load(params);
+  } catch (error) {
+    await unload().catch(() => {});
+    if (!(error instanceof EngineError) || error.code !== "bad_weights" || !params.model) throw error;
+    const bad = await removeDamaged(params.model, await storePromise).catch(() => []);
+    if (!bad.length) throw error;
+    warn(`${bad.join(", ")}: damaged in the browser's storage; fetched again`);
+  }
+  try {
+    return await load(params);
+  } catch (error) {
+    await unload().catch(() => {});
+    throw error;
+  }
+}
+
+/** @type {Record<string, (params: any) => Promise<any>>} */
+const methods = { load: loadOrHeal, transcribe, describe, unload };
+
+/** @param {import("./protocol.js").Request} request */
+async function answer({ id, method, params }) {
+  current = id;
+  abort = new AbortController();
+  host?.clearStop();
+  try {
+    if (cancelled === id) throw new EngineError("cancelled", "stopped");
+    if (!Object.hasOwn(methods, method)) throw new EngineError("bad_input", `${method}: there are ${Object.keys(methods).join(", ")}`);
+    post({ id, result: await methods[method](params) });
+  } catch (error) {
+    post({ id, error: EngineError.from(error).toValue() });
+  } finally {
+    current = 0;
+    abort = null;
+  }
+}
+
+self.onmessage = ({ data }) => {
+  if (data.method === "start") stopWord = data.params.stop && new Int32Array(data.params.stop);
+  else if (data.method === "cancel") {
+    cancelled = data.params.id;
+    if (current === cancelled) abort?.abort();
+  } else queue = queue.then(() => answer(data));
+};

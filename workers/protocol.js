@@ -1,0 +1,128 @@
+/**
+ * The whole worker protocol: what the page and the engine worker say to each other. Types only, apart from the error class.
+ *
+ * Every request carries an id and is answered exactly once, by a result or an error; notifications carry the id of the
+ * request they belong to. The client has one request at a time in the worker, so an answer can never be taken for another's.
+ */
+
+/**
+ * @typedef {"cancelled" | "bad_input" | "bad_weights" | "out_of_memory" | "worker_died" | "network" | "storage" | "internal"} ErrorCode
+ *   cancelled: stopped by a person; `data.result` may hold what was done so far
+ *   bad_input, bad_weights: what was given cannot be used; the message says why
+ *   out_of_memory: `data` has `wanted` and `allowed` in bytes
+ *   worker_died: the engine is gone; the next request starts a new one
+ *   network, storage: a file could not be fetched or kept; the message names the URL
+ *   internal: a fault of ours
+ */
+
+/** @typedef {{code: ErrorCode, message: string, data?: any}} ErrorValue */
+
+/**
+ * @typedef {object} LoadParams
+ * @property {string | null} model URL of a checkpoint folder; null when `files` holds the checkpoint
+ * @property {File[]} [files] a person's own files; they are read by ranges and never uploaded
+ * @property {"auto" | "wasm" | "numpy"} [executor]
+ * @property {number} [threads] asked for; fewer may be used, and the answer says why
+ */
+
+/**
+ * @typedef {{kind: "wav", bytes: ArrayBuffer} | {kind: "pcm", channels: Float32Array[], rate: number}} AudioParams
+ *   wav: a whole WAV file; pcm: decoded samples, one array a channel, rate in Hz
+ */
+
+/** @typedef {{audio: AudioParams, options?: Record<string, any>}} TranscribeParams options: the fields of TranscribeOptions */
+
+/**
+ * @typedef {{id: number, method: "load", params: LoadParams}
+ *   | {id: number, method: "transcribe", params: TranscribeParams}
+ *   | {id: number, method: "describe", params: {}}
+ *   | {id: number, method: "unload", params: {}}} Request
+ */
+
+/**
+ * @typedef {{method: "start", params: {stop: SharedArrayBuffer | null}}
+ *   | {method: "cancel", params: {id: number}}} Control
+ *   start: the first message to a new worker; word 0 of `stop` is set while the running request is to be cancelled
+ */
+
+/** @typedef {{id: number, result: any} | {id: number, error: ErrorValue}} Response */
+
+/**
+ * @typedef {{weights: number, state: number, arena: number, total: number, python: number}} Memory
+ *   bytes; python is the interpreter's heap, total includes it
+ */
+
+/**
+ * @typedef {object} LoadResult
+ * @property {string} model name of the checkpoint
+ * @property {string} family
+ * @property {string} executor "wasm" or "numpy"
+ * @property {string} reason why this executor and this number of threads
+ * @property {number} threads in use
+ * @property {number} threads_asked
+ * @property {boolean} relaxed_simd
+ * @property {Record<string, number>} timings milliseconds: runtime_ms, numpy_ms, import_ms, trace_ms, weights_ms, load_ms
+ * @property {Memory} memory
+ */
+
+/**
+ * @typedef {{id: number, start: number, end: number, text: string, tokens: number[], temperature: number,
+ *   avg_logprob: number, compression_ratio: number, no_speech_prob: number}} Segment
+ */
+
+/**
+ * @typedef {{text: string, segments: Segment[], language: string, duration: number, no_speech: boolean, stopped?: boolean,
+ *   timings: Record<string, number>}} Transcript
+ */
+
+/**
+ * @typedef {{id: number, event: "progress", stage: "runtime" | "download" | "weights" | "prepare" | "transcribe",
+ *     done: number, total: number, unit: "bytes" | "steps" | "seconds", file?: string}
+ *   | {id: number, event: "token", text: string, start: number}
+ *   | {id: number, event: "segment", segment: Segment}
+ *   | {id: number, event: "log", level: "info" | "warning" | "error", message: string}} Notification
+ *   id 0 belongs to no request: start-up of the worker, news of the cache
+ */
+
+/**
+ * @typedef {{event: "kernel", buffer: ArrayBufferLike | null, stop: number}
+ *   | {event: "fatal", message: string}} WorkerNews
+ *   kernel: shared kernel memory and the address of its stop word (null: not shared, or gone)
+ *   fatal: the interpreter is dead; the worker is to be replaced
+ */
+
+/** What a failed request rejects with. */
+export class EngineError extends Error {
+  /**
+   * @param {ErrorCode} code
+   * @param {string} message what was wanted, what came, what to do
+   * @param {any} [data]
+   */
+  constructor(code, message, data) {
+    super(message);
+    this.name = "EngineError";
+    this.code = code;
+    this.data = data ?? null;
+  }
+
+  /** @returns {ErrorValue} the form that crosses a worker's border */
+  toValue() {
+    return { code: this.code, message: this.message, data: this.data };
+  }
+
+  /** @param {ErrorValue} value */
+  static fromValue(value) {
+    return new EngineError(value.code, value.message, value.data);
+  }
+
+  /**
+   * Any thrown thing as an EngineError; `code` is used for what is not one already.
+   * @param {any} error
+   * @param {ErrorCode} [code]
+   */
+  static from(error, code = "internal") {
+    if (error instanceof EngineError) return error;
+    if (error?.name === "AbortError") return new EngineError("cancelled", "stopped");
+    return new EngineError(code, String(error?.message ?? error));
+  }
+}
