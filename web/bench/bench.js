@@ -2,6 +2,7 @@
 // `window.bench`; a person who opens it picks a recording and reads the numbers.
 // All times are milliseconds of performance.now(), which counts from the navigation.
 import { Engine } from '../../workers/client.js';
+import { readSound } from '../lib/audio.js';
 
 /**
  * @typedef {object} Settings what stands after # in the address, as JSON
@@ -19,7 +20,7 @@ import { Engine } from '../../workers/client.js';
 
 /** @type {Settings} */
 const settings = {
-  model: '/models/whisper-tiny.en/', executor: 'auto', runs: 5,
+  model: '../../models/whisper-tiny.en/', executor: 'auto', runs: 5,
   ...(location.hash.length > 1 ? JSON.parse(decodeURIComponent(location.hash.slice(1))) : {}),
 };
 const engine = new Engine();
@@ -32,7 +33,8 @@ function say(text) { status.textContent = text; }
 
 /** Load as soon as the page is there; the recording may be picked meanwhile. */
 async function load() {
-  const { model, executor, threads } = settings;
+  const { executor, threads } = settings;
+  const model = new URL(settings.model ?? '', location.href).href;
   const from = now();
   const loaded = await engine.load({ model, executor, ...(threads ? { threads } : {}) }, {
     onEvent: (/** @type {any} */ event) => event.event === 'progress' && say(`loading: ${event.stage}`),
@@ -40,21 +42,10 @@ async function load() {
   return { from, ready_ms: now(), load_ms: now() - from, ...loaded };
 }
 
-/** @returns {Promise<any>} the recording as the engine takes it */
-async function recording() {
+/** @returns {Promise<File>} */
+async function picked() {
   if (!file.files?.length) await new Promise((resolve) => { file.addEventListener('change', resolve, { once: true }); });
-  const picked = /** @type {FileList} */ (file.files)[0];
-  return { name: picked.name, bytes: await picked.arrayBuffer() };
-}
-
-/** @param {{name: string, bytes: ArrayBuffer}} audio */
-async function input(audio) {
-  const head = new TextDecoder('latin1').decode(new Uint8Array(audio.bytes, 0, Math.min(12, audio.bytes.byteLength)));
-  if (head.startsWith('RIFF') || head.startsWith('RIFX')) return { kind: 'wav', bytes: audio.bytes.slice(0) };
-  const context = new OfflineAudioContext(1, 1, 48000);
-  const buffer = await context.decodeAudioData(audio.bytes.slice(0));
-  const channels = Array.from({ length: buffer.numberOfChannels }, (_, i) => buffer.getChannelData(i).slice());
-  return { kind: 'pcm', channels, rate: buffer.sampleRate };
+  return /** @type {FileList} */ (file.files)[0];
 }
 
 /** @param {any} audio @returns {Promise<Run & {first_partial_at: number, first_segment_at: number, done_at: number}>} */
@@ -75,10 +66,9 @@ async function once(audio) {
   };
 }
 
-const loading = load();
-const picked = recording();
-const first = Promise.all([loading, picked.then((audio) => input(audio))])
-  .then(([loaded, audio]) => once(audio).then((run) => ({ loaded, run })));
+const choice = picked();
+const first = Promise.all([load(), choice.then((blob) => readSound(blob))])
+  .then(async ([loaded, { sound }]) => ({ loaded, run: await once(sound) }));
 first.catch((error) => say(`${error.name}: ${error.message}`));
 
 const bench = {
@@ -89,7 +79,7 @@ const bench = {
   async again(runs) {
     await first;
     const all = [];
-    for (let i = 0; i < runs; i++) all.push(await once(await input(await picked)));
+    for (let i = 0; i < runs; i++) all.push(await once((await readSound(await choice)).sound));
     return all;
   },
   describe: () => engine.describe(),

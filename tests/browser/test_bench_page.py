@@ -1,0 +1,82 @@
+"""`candlewick bench transcribe --browser` on the miniature: the page that measures, in Chromium, by the command's own code."""
+
+from __future__ import annotations
+
+import shutil
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("playwright", reason="the browser measurement wants playwright")
+
+from candlewick.commands import browser as web
+from candlewick.commands.bench import PageBench, as_wav
+from candlewick.commands.common import Failure
+
+ROOT = Path(__file__).resolve().parents[2]
+MODEL = ROOT / "models" / "test-whisper"
+
+pytestmark = [
+    pytest.mark.skipif(web.chromium_path() is None, reason="no Chromium here; install it or name it in CHROMIUM"),
+    pytest.mark.skipif(not (ROOT / "build" / "pyodide" / "pyodide.asm.wasm").is_file(),
+                       reason="build/ is missing; run python3 serve.py --setup"),
+]
+
+
+@pytest.fixture
+def noise(tmp_path: Path) -> Path:
+    """A second of noise, 16-bit WAV at 8 kHz."""
+    data = (np.random.default_rng(0).uniform(-0.5, 0.5, 8000) * 32767).astype("<i2").tobytes()
+    form = struct.pack("<HHIIHH", 1, 1, 8000, 16000, 2, 16)
+    body = b"WAVEfmt " + struct.pack("<I", len(form)) + form + b"data" + struct.pack("<I", len(data)) + data
+    path = tmp_path / "noise.wav"
+    path.write_bytes(b"RIFF" + struct.pack("<I", len(body)) + body)
+    return path
+
+
+def test_report_of_a_start_and_warm_runs(tmp_path, noise):
+    with web.server() as address:
+        bench = PageBench(address, tmp_path, noise, MODEL.name, "wasm", 2)
+        start = bench.start(2)
+    report = bench.report([start], [start], start)
+    assert report["executor"] == "wasm" and report["threads"] == 2
+    for name in ("mel_ms", "encode_ms", "decode_ms", "total_ms"):
+        assert len(report[name]) == 2 and all(value >= 0 for value in report[name])
+    assert 0 < report["load_ms"][0] < report["ready_cached_ms"][0] < report["first_text_ms"][0]
+    assert report["memory_bytes"] > (MODEL / "model.safetensors").stat().st_size
+    assert report["memory_browser_bytes"] > 0
+    assert isinstance(report["text"], str) and isinstance(report["segments"], list)
+
+
+def test_a_page_that_fails_says_why(tmp_path, noise):
+    with web.server() as address:
+        bench = PageBench(address, tmp_path, noise, MODEL.name, "wasm", 1)
+        bench.url = bench.url.replace(MODEL.name, "no-such-model")
+        with pytest.raises(Failure, match="no-such-model"):
+            bench.start()
+
+
+def test_only_checkpoints_that_the_server_offers(tmp_path, noise):
+    with pytest.raises(Failure, match="models/"):
+        PageBench("http://127.0.0.1:1", tmp_path, noise, "elsewhere", "wasm", 2)
+
+
+def test_no_browser_is_one_sentence(tmp_path, monkeypatch):
+    monkeypatch.setenv("CHROMIUM", str(tmp_path / "nothing"))
+    with pytest.raises(Failure, match="no such file"):
+        web.chromium_path()
+
+
+def test_a_recording_of_another_kind_becomes_wav(tmp_path, noise):
+    soundfile = pytest.importorskip("soundfile", reason="FLAC wants soundfile")
+    samples, rate = soundfile.read(noise, dtype="float32", always_2d=True)
+    flac = tmp_path / "noise.flac"
+    soundfile.write(flac, samples, rate, subtype="PCM_16")
+    (tmp_path / "work").mkdir()
+    wav = as_wav(flac, tmp_path / "work")
+    again, same_rate = soundfile.read(wav, dtype="float32", always_2d=True)
+    assert same_rate == rate and np.array_equal(again, samples)
+    assert as_wav(noise, tmp_path) == noise
+    shutil.rmtree(tmp_path / "work")
