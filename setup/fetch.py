@@ -67,7 +67,7 @@ class Progress:
     def line(self, now: float) -> str:
         """`name  [#####.....] 12.3 of 70.7 MB, 4.5 MB/s, 13 s left`"""
         speed = (self.done - self._first) / max(now - self._start, 1e-3)
-        text = f"{self.label:<28} {bar(self.done, self.total)} {megabytes(self.done)} of {megabytes(self.total)} MB"
+        text = f"{fit(self.label)} {bar(self.done, self.total)} {megabytes(self.done)} of {megabytes(self.total)} MB"
         if speed > 0:
             text += f", {megabytes(speed)} MB/s, {max(0, self.total - self.done) / speed:.0f} s left"
         return text
@@ -76,8 +76,13 @@ class Progress:
         """Leave one finished line behind."""
         seconds = time.monotonic() - self._start
         resumed = f" (went on at {megabytes(self._first)} MB)" if self._first else ""
-        text = f"{self.label:<28} {megabytes(self.done)} MB in {seconds:.1f} s{resumed}"
+        text = f"{fit(self.label)} {megabytes(self.done)} MB in {seconds:.1f} s{resumed}"
         print(f"\r{text}\033[K" if self._live else text, file=sys.stderr, flush=True)
+
+
+def fit(label: str, width: int = 28) -> str:
+    """A label in a column of this width, cut with dots where it is longer."""
+    return f"{label:<{width}}" if len(label) <= width else label[: width - 3] + "..."
 
 
 def bar(done: int, total: int, width: int = 20) -> str:

@@ -30,7 +30,9 @@ class Member:
 
 def run(command: Sequence[str | Path], **options) -> subprocess.CompletedProcess[str]:
     """Run a client; raise SetupError with the end of what it said when it fails."""
-    name = Path(command[0]).name
+    name, does = Path(command[0]).name, str(command[1])
+    if does == "-m":
+        name, does = str(command[2]), str(command[3])
     try:
         done = subprocess.run([str(word) for word in command], text=True, stdin=subprocess.DEVNULL, **options)
     except FileNotFoundError:
@@ -39,7 +41,7 @@ def run(command: Sequence[str | Path], **options) -> subprocess.CompletedProcess
         raise SetupError(f"{name} did not answer within {options.get('timeout')} s") from None
     if done.returncode:
         said = (done.stderr or done.stdout or "").strip().splitlines()[-8:]
-        raise SetupError(f"{name} {command[1]} failed" + "".join(f"\n    {line[:300]}" for line in said))
+        raise SetupError(f"{name} {does} failed" + "".join(f"\n    {line[:300]}" for line in said))
     return done
 
 

@@ -52,7 +52,7 @@ class Setup:
             return
         if not self._works():
             say("Making the Python environment in .venv")
-            command = [sys.executable, "-m", "venv", "--clear", self.root / ".venv"]
+            command = [sys.executable, "-m", "venv", "--clear", str(self.root / ".venv")]
             made = subprocess.run(command, capture_output=True, text=True)
             if made.returncode:
                 raise SetupError(
