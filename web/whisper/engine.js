@@ -4,7 +4,7 @@
  *
  * @typedef {"idle" | "loading" | "ready" | "busy" | "failed"} State
  * @typedef {{model: string | null, files?: File[], name: string}} Model
- * @typedef {{executor: string, threads: number | null}} Choice
+ * @typedef {{executor: "auto" | "wasm" | "numpy", threads: number | null}} Choice
  */
 import { Engine } from "../../workers/client.js";
 
@@ -87,7 +87,7 @@ export class Link {
   }
 
   /**
-   * @param {object} request {audio, options}
+   * @param {import("../../workers/protocol.js").TranscribeParams} request
    * @param {{signal: AbortSignal, onEvent: (event: any) => void}} how
    */
   async transcribe(request, how) {

@@ -19,8 +19,8 @@ export function servedModel() {
 /** The executor and threads that the person chose here before. @returns {import("./engine.js").Choice} */
 export function savedChoice() {
   const threads = Number(settings.get("threads"));
-  const executor = settings.get("executor", "auto");
-  return { executor: ["auto", "wasm", "numpy"].includes(executor) ? executor : "auto", threads: threads > 0 ? threads : null };
+  const executor = settings.get("executor");
+  return { executor: executor === "wasm" || executor === "numpy" ? executor : "auto", threads: threads > 0 ? threads : null };
 }
 
 export class ModelCard {
@@ -71,7 +71,8 @@ export class ModelCard {
       /** @type {Array<{path: string, bytes: number}>} */
       const files = manifest.files;
       this.#bytes = files.reduce((sum, file) => sum + file.bytes, 0);
-      this.#describe(this.#bytes, manifest.memory_bytes, manifest.licence);
+      this.#describe(this.#bytes, manifest.memory_bytes || undefined, manifest.licence);
+      if (manifest.about && this.link.model.model) byId("model-note", HTMLParagraphElement).textContent = String(manifest.about);
     } catch {
       this.#before = [];                                // the load itself will say what is wrong, with the address
     }
@@ -151,19 +152,12 @@ export class ModelCard {
     byId("run-why", HTMLParagraphElement).textContent = this.#why();
   }
 
-  /** What was chosen, and why. */
+  /** What was chosen, and why, in a sentence. */
   #why() {
     const { info } = this.link;
-    const facts = device();
-    if (!info) {
-      const because = noThreadsBecause(facts);
-      return because ? `Not loaded yet. It will run on one thread: ${because}.` : "Not loaded yet.";
-    }
-    const asked = info.threads_asked ?? info.threads;
-    const threads = info.executor === "numpy" ? "" : `, ${info.threads} of ${asked} thread${asked === 1 ? "" : "s"}`;
-    const simd = info.executor === "wasm" ? (info.relaxed_simd ? ", relaxed SIMD" : ", SIMD") : "";
-    const reason = info.reason ? ` ${sentence(String(info.reason))}` : "";
-    return `${executorName(info.executor)}${threads}${simd}.${reason}`;
+    if (info) return sentence(String(info.reason || `${executorName(info.executor)} was chosen`));
+    const because = noThreadsBecause(device());
+    return because ? `Not loaded yet. It will run on one thread: ${because}.` : "Not loaded yet.";
   }
 
   /** Where the time of the last run went. @param {Record<string, number> | null} timings @param {number} seconds of sound */
@@ -171,7 +165,11 @@ export class ModelCard {
     const { info } = this.link;
     const ms = (/** @type {string} */ name, /** @type {any} */ from = timings) => (from?.[name] > 0 ? formatMs(from[name]) : null);
     const tokens = timings?.tokens ?? 0;
+    const threads = info && info.executor !== "numpy" ? `${info.threads} in use, ${info.threads_asked} asked for` : null;
     setFacts(byId("run-facts", HTMLDListElement), [
+      ["Executor", info ? executorName(info.executor) : null],
+      ["Threads", threads],
+      ["SIMD", info?.executor === "wasm" ? (info.relaxed_simd ? "relaxed" : "128 bit") : null],
       ["Load", ms("load_ms", info?.timings)],
       ["Resample", ms("resample_ms")],
       ["Spectrogram", ms("mel_ms")],

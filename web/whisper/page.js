@@ -106,7 +106,7 @@ async function run(job) {
     job.began = performance.now();
     showJob();
     announce("Transcribing");
-    const result = await link.transcribe({ audio: forEngine(job.read.sound), options: options() }, {
+    const result = await link.transcribe({ audio: job.read.sound, options: options() }, {
       signal: job.stop.signal,
       onEvent: (event) => { if (live()) hear(job, event); },
     });
@@ -157,15 +157,6 @@ async function readJob(job) {
     if (job === current && error instanceof AudioError) player.hide();
     throw error;
   }
-}
-
-/**
- * A copy for the engine, which takes the memory of what it is given; ours stays for "Transcribe again".
- * @param {import("../lib/audio.js").ReadSound["sound"]} sound
- */
-function forEngine(sound) {
-  return sound.kind === "wav" ? { kind: "wav", bytes: sound.bytes.slice(0) }
-    : { kind: "pcm", channels: sound.channels.map((samples) => samples.slice()), rate: sound.rate };
 }
 
 /**
@@ -299,7 +290,7 @@ let shown = null;
 input.onSource = begin;
 input.announce = announce;
 input.onRecord = () => player.pause();
-input.onError = (error) => {
+input.onError = (/** @type {unknown} */ error) => {
   lastError = error;
   current?.stop.abort();
   current = null;
@@ -312,8 +303,8 @@ input.onError = (error) => {
   transcript.clear();
   transcript.fail(error);
 };
-player.onTime = (seconds) => transcript.follow(seconds);
-transcript.onSeek = (seconds) => player.seek(seconds, true);
+player.onTime = (/** @type {number} */ seconds) => transcript.follow(seconds);
+transcript.onSeek = (/** @type {number} */ seconds) => player.seek(seconds, true);
 transcript.onDiagnostics = card.onDiagnostics = () => void copyDiagnostics();
 card.onReplace = stopAll;
 view.stop.addEventListener("click", stopAll);

@@ -14,7 +14,10 @@ export class Player {
   #seconds = 0;
   #frame = 0;
 
-  /** Called with the place in seconds while it plays and after each seek. @type {(seconds: number) => void} */
+  /**
+   * Called with the place in seconds while it plays and after each seek.
+   * @type {(seconds: number) => void}
+   */
   onTime = () => {};
 
   constructor() {

@@ -16,7 +16,10 @@ export class Transcript {
   #pending = null;
   #current = -1;
 
-  /** Called when a line is chosen. @type {(seconds: number) => void} */
+  /**
+   * Called when a line is chosen.
+   * @type {(seconds: number) => void}
+   */
   onSeek = () => {};
   /** @type {() => void} */
   onDiagnostics = () => {};
