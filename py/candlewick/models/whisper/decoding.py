@@ -135,7 +135,7 @@ class TokenReader:
     async def feed(self, tokens: Sequence[int], fetch: tuple[str, ...]) -> dict[str, np.ndarray]:
         """Reads tokens (at least one) behind those read before -> outputs for what follows the last of them."""
         if not tokens or self.pos + len(tokens) > self.n_text_ctx:
-            raise ValueError(f"{len(tokens)} tokens at {self.pos} do not fit into the decoder's {self.n_text_ctx} positions")
+            raise ValueError(f"{len(tokens)} tokens at {self.pos}: the decoder has {self.n_text_ctx} positions")
         outputs: dict[str, np.ndarray] = {}
         done = 0
         while done < len(tokens):

@@ -47,7 +47,7 @@ class Dims:
         }
         missing = [key for key in keys.values() if not isinstance(config.get(key), int)]
         if missing:
-            raise ValueError(f"config.json: a Whisper model needs {', '.join(missing)} as whole numbers; this one is of "
+            raise ValueError(f"config.json: a Whisper model needs {', '.join(missing)} as whole numbers; this one has "
                              f"model_type {config.get('model_type')!r}. Choose a Whisper checkpoint")
         dims = Dims(**{field: config[key] for field, key in keys.items()})
         for field in ("n_audio_head", "n_text_head"):

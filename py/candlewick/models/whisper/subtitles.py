@@ -32,7 +32,7 @@ def to_json(result: Mapping[str, Any]) -> str:
 
 def clock(seconds: float, point: str) -> str:
     """3671.5 -> 01:01:11.500"""
-    ms = round(seconds * 1000)
+    ms = int(seconds * 1000 + 0.5)
     return f"{ms // 3600000:02d}:{ms // 60000 % 60:02d}:{ms // 1000 % 60:02d}{point}{ms % 1000:03d}"
 
 
