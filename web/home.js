@@ -1,8 +1,8 @@
 /**
  * The landing page: what this device can do, each with the reason where something is missing.
  */
-import { device, graphics, noThreadsBecause } from "./lib/device.js";
-import { el, byId, formatBytes } from "./lib/ui.js";
+import { device, graphics } from "./lib/device.js";
+import { byId, el, formatBytes, sentence } from "./lib/ui.js";
 import { keepOffline } from "./lib/offline.js";
 
 /**
@@ -27,19 +27,18 @@ function line(ok, name, why) {
 async function show() {
   const facts = device();
   const gpu = await graphics();
-  const because = noThreadsBecause(facts);
   const estimate = await navigator.storage?.estimate?.().catch(() => null);
   const room = estimate?.quota ? `Up to ${formatBytes(estimate.quota - (estimate.usage ?? 0))} may be kept here for the next visit.` : "";
   const memory = facts.memoryGB ? `The browser reports ${facts.memoryGB} GB${facts.memoryGB >= 8 ? " or more" : ""}.` : "This browser does not say how much there is.";
   byId("device", HTMLUListElement).replaceChildren(
     facts.simd
-      ? line("yes", facts.relaxedSimd ? "Relaxed SIMD" : "SIMD",
-        facts.relaxedSimd ? "The fastest kernels run here." : "Fast kernels run here; a browser with relaxed SIMD would be faster still.")
+      ? line("yes", facts.relaxed ? "Relaxed SIMD" : "SIMD",
+        facts.relaxed ? "The fastest kernels run here." : "Fast kernels run here; a browser with relaxed SIMD would be faster still.")
       : line("no", "SIMD", "This browser has no WebAssembly SIMD: models run on NumPy, slowly. A current browser helps."),
-    because
-      ? line("no", "One thread", `${because.charAt(0).toUpperCase()}${because.slice(1)}. Everything works, but slower.`)
+    facts.noThreads
+      ? line("no", "One thread", `${sentence(facts.noThreads)} Everything works, but slower.`)
       : line("yes", facts.cores > 1 ? `${facts.cores} processor cores` : "One processor core", "The page is isolated, so threads may share memory."),
-    line(gpu.available ? (gpu.software ? "partly" : "yes") : "no", "WebGPU", `${gpu.words}${/[.]$/.test(gpu.words) ? "" : "."} Not used yet: today's models run on the processor.`),
+    line(gpu.available ? (gpu.software ? "partly" : "yes") : "no", "WebGPU", `${sentence(gpu.words)} Not used yet: today's models run on the processor.`),
     line(facts.memoryGB && facts.memoryGB < 2 ? "partly" : "yes", "Memory", memory),
     line(facts.microphone ? "yes" : "no", "Microphone", facts.microphone ? "The browser asks you before a page may listen."
       : facts.secure ? "This browser offers no microphone to pages." : "Browsers allow it only on https and on localhost. Files work."),

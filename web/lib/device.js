@@ -1,51 +1,22 @@
 /**
  * What this device and this browser offer to a page, with the reason where something is missing.
  */
-
-/** f32x4 add: any SIMD at all. */
-const SIMD = [0, 97, 115, 109, 1, 0, 0, 0, 1, 5, 1, 96, 0, 1, 123, 3, 2, 1, 0, 10, 10, 1, 8, 0, 65, 0, 253, 15, 253, 98, 11];
-/** i8x16.relaxed_swizzle: the relaxed SIMD instructions. */
-const RELAXED = [0, 97, 115, 109, 1, 0, 0, 0, 1, 5, 1, 96, 0, 1, 123, 3, 2, 1, 0, 10, 15, 1, 13, 0, 65, 1, 253, 15, 65, 2, 253, 15,
-  253, 128, 2, 11];
-
-/** @param {number[]} bytes */
-const compiles = (bytes) => typeof WebAssembly === "object" && WebAssembly.validate(new Uint8Array(bytes));
+import { features } from "../../workers/client.js";
 
 /**
- * @typedef {object} Device
- * @property {boolean} wasm
- * @property {boolean} simd
- * @property {boolean} relaxedSimd
- * @property {boolean} secure https or localhost
- * @property {boolean} isolated shared memory for threads is allowed
- * @property {number} cores logical processors the browser tells of
- * @property {number | null} memoryGB as told by the browser, rounded and capped by it; null where it does not tell
- * @property {boolean} microphone
- * @property {boolean} storage files can be kept for the next visit
+ * @typedef {import("../../workers/features.js").Features & {memoryGB: number | null, microphone: boolean, storage: boolean}} Device
+ *   memoryGB as the browser reports it, rounded and capped; null where it does not; storage: files can be kept for later visits
  */
 
 /** @returns {Device} */
 export function device() {
   const nav = /** @type {Navigator & {deviceMemory?: number}} */ (navigator);
   return {
-    wasm: typeof WebAssembly === "object",
-    simd: compiles(SIMD),
-    relaxedSimd: compiles(RELAXED),
-    secure: window.isSecureContext,
-    isolated: window.crossOriginIsolated === true && typeof SharedArrayBuffer !== "undefined",
-    cores: navigator.hardwareConcurrency || 1,
+    ...features(),
     memoryGB: nav.deviceMemory ?? null,
     microphone: window.isSecureContext && !!navigator.mediaDevices?.getUserMedia,
     storage: !!navigator.storage?.getDirectory,
   };
-}
-
-/** Why there are no threads, in words, or null if there are. @param {Device} facts */
-export function noThreadsBecause(facts) {
-  if (facts.isolated) return null;
-  return facts.secure
-    ? "the server does not send the isolation headers (Cross-Origin-Opener-Policy and Cross-Origin-Embedder-Policy)"
-    : "the address is not secure: browsers allow shared memory only on https and on localhost";
 }
 
 /**

@@ -43,16 +43,10 @@ function escaped(text) {
 
 /** 3671.5 -> 01:01:11.500 @param {number} seconds @param {string} point */
 function clock(seconds, point) {
-  const ms = halfToEven(seconds * 1000);
+  const ms = Math.floor(seconds * 1000 + 0.5);
   const two = (/** @type {number} */ n) => String(n).padStart(2, "0");
   return `${two(Math.floor(ms / 3_600_000))}:${two(Math.floor(ms / 60_000) % 60)}:${two(Math.floor(ms / 1000) % 60)}${point}`
     + String(ms % 1000).padStart(3, "0");
-}
-
-/** Rounds as Python's round() does. @param {number} value */
-function halfToEven(value) {
-  const down = Math.floor(value), rest = value - down;
-  return rest > 0.5 || (rest === 0.5 && down % 2 === 1) ? down + 1 : down;
 }
 
 /** @type {Record<string, {write: (result: any) => string, type: string}>} */

@@ -100,6 +100,12 @@ export function formatFactor(value) {
   return value < 9.95 ? value.toFixed(1) : String(Math.round(value));
 }
 
+/** Words with a capital in front and a full stop behind. @param {string} words */
+export function sentence(words) {
+  const text = words.charAt(0).toUpperCase() + words.slice(1);
+  return /[.!?]$/.test(text) ? text : `${text}.`;
+}
+
 /**
  * Settings that outlive a visit. A browser that forbids storage simply forgets.
  */

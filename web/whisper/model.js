@@ -2,8 +2,8 @@
  * The model card and how it runs: size and memory before anything is loaded, loading with its Stop, the choice of executor
  * and threads, what is in use and why, and where the time went.
  */
-import { device, noThreadsBecause } from "../lib/device.js";
-import { byId, el, formatBytes, formatMs, setFacts, settings } from "../lib/ui.js";
+import { device } from "../lib/device.js";
+import { byId, el, formatBytes, formatMs, sentence, setFacts, settings } from "../lib/ui.js";
 import { errorNotice } from "./result.js";
 import { executorName, loadWords, Pace } from "./words.js";
 
@@ -156,7 +156,7 @@ export class ModelCard {
   #why() {
     const { info } = this.link;
     if (info) return sentence(String(info.reason || `${executorName(info.executor)} was chosen`));
-    const because = noThreadsBecause(device());
+    const because = device().noThreads;
     return because ? `Not loaded yet. It will run on one thread: ${because}.` : "Not loaded yet.";
   }
 
@@ -188,12 +188,6 @@ export class ModelCard {
 export function showPart(bar, part) {
   if (part === null) bar.removeAttribute("value");
   else bar.value = part;
-}
-
-/** @param {string} text */
-function sentence(text) {
-  const words = text.charAt(0).toUpperCase() + text.slice(1);
-  return /[.!?]$/.test(words) ? words : `${words}.`;
 }
 
 /** @param {number} ms */

@@ -33,6 +33,8 @@ class Job {
   result = null;
   pace = new Pace();
   began = 0;
+  /** The last notification of progress. @type {any} */
+  stage = null;
   /** Seconds transcribed, of seconds in all. @type {{done: number, total: number} | null} */
   progress = null;
 
@@ -91,7 +93,7 @@ function begin(source) {
 async function run(job) {
   const live = () => job === current && !job.stop.signal.aborted;
   job.state = job.read ? "waiting" : "reading";
-  job.progress = job.result = null;
+  job.progress = job.result = job.stage = null;
   transcript.clear();
   showJob();
   try {
@@ -180,9 +182,11 @@ function hear(job, event) {
     transcript.add(event.segment);
   } else if (event.event === "token") {
     transcript.say(event.text, event.start);
-  } else if (event.event === "progress" && event.stage === "transcribe") {
-    job.progress = { done: event.done, total: event.total };
-    showJob();
+  } else if (event.event === "progress") {
+    // the first pass over a long file makes its spectrogram; a worker that was replaced loads the model again
+    if (event.stage === "transcribe") job.progress = { done: event.done, total: event.total };
+    job.stage = event;
+    showProgress(job);
   }
 }
 
@@ -246,9 +250,11 @@ function showProgress(job) {
     ({ words, part } = loadWords(link.progress));
     words = `Waiting for the model. ${words}`;
   } else if (job.state === "running") {
-    const { progress } = job;
+    const { progress, stage } = job;
     words = "Listening";
-    if (progress && progress.done > 0 && progress.total > 0) {
+    if (stage && stage.stage !== "transcribe") {
+      ({ words, part } = loadWords(stage));
+    } else if (progress && progress.done > 0 && progress.total > 0) {
       const speed = progress.done / ((performance.now() - job.began) / 1000);
       words = `${formatClock(progress.done)} of ${formatClock(progress.total)} · ${formatFactor(speed)}× real time`;
       part = progress.done / progress.total;

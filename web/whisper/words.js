@@ -5,6 +5,7 @@ import { formatBytes, formatLeft } from "../lib/ui.js";
 
 const STAGES = /** @type {Record<string, string>} */ ({
   runtime: "Starting Python", download: "Downloading the model", weights: "Reading the weights", prepare: "Preparing the model",
+  mel: "Making the spectrogram",
 });
 
 /**

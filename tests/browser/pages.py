@@ -1,0 +1,97 @@
+"""What the page tests share: open a page as a person would and keep what its console says; small sounds to give it."""
+
+from __future__ import annotations
+
+import base64
+import io
+import wave
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[2]
+JFK = ROOT.parent / "shared" / "data" / "audio" / "jfk.flac"
+SAMPLE = ROOT / "web" / "samples" / "candle.wav"
+READY_MS = 120_000  # the first start on a busy machine
+DONE_MS = 120_000
+
+# A browser without a graphics processor says so itself, whatever the page does.
+HARMLESS = ("No available adapters", "WebGPU")
+
+
+@contextmanager
+def visit(browser, site: str, path: str = "/web/whisper/", *, allow: tuple[str, ...] = (), **context) -> Iterator:
+    """A page in a fresh profile. At the end its console must hold no error, and nothing may have left the site.
+
+    allow: parts of console errors that the test provokes.
+    """
+    context.setdefault("viewport", {"width": 1280, "height": 800})
+    fresh = browser.new_context(accept_downloads=True, **context)
+    page = fresh.new_page()
+    wrong: list[str] = []
+    page.on("console", lambda m: m.type == "error" and wrong.append(m.text))
+    page.on("pageerror", lambda e: wrong.append(str(e)))
+    foreign: list[str] = []
+    fresh.on("request", lambda r: r.url.startswith((site, "blob:", "data:")) or foreign.append(r.url))
+    try:
+        page.goto(site + path)
+        yield page
+        assert not [w for w in wrong if not any(part in w for part in allow + HARMLESS)], wrong
+        assert not foreign, f"asked for by a page that must keep to its own site: {foreign}"
+    finally:
+        fresh.close()
+
+
+def wait_ready(page) -> None:
+    """The model is loaded."""
+    page.locator("#chip[data-state=ready]").wait_for(timeout=READY_MS)
+
+
+def wait_done(page, name: str) -> None:
+    """The job with this name has ended, well or badly."""
+    page.locator("#job[aria-busy=false]").filter(has=page.get_by_role("heading", name=name, exact=True)).wait_for(timeout=DONE_MS)
+
+
+def words(page) -> str:
+    """The transcript as one line of lower-case words."""
+    return " ".join(page.locator("#lines .said").all_inner_texts()).lower()
+
+
+def give(page, name: str, data: bytes, mime: str = "application/octet-stream") -> None:
+    """Choose a file in the picker."""
+    page.locator("#file").set_input_files({"name": name, "mimeType": mime, "buffer": data})
+
+
+def drop(page, name: str, data: bytes, mime: str = "application/octet-stream") -> None:
+    """Drag a file over the page and let it go."""
+    page.evaluate(
+        """async ([name, text, type]) => {
+          const bytes = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
+          const dataTransfer = new DataTransfer();
+          dataTransfer.items.add(new File([bytes], name, { type }));
+          const say = (kind) => document.querySelector("main").dispatchEvent(
+            new DragEvent(kind, { dataTransfer, bubbles: true, cancelable: true }));
+          say("dragenter"); say("dragover");
+          window.sawDropZone = !document.querySelector("#drop").hidden;
+          say("drop");
+        }""",
+        [name, base64.b64encode(data).decode(), mime],
+    )
+
+
+def wav(samples: np.ndarray, rate: int = 16_000) -> bytes:
+    """Mono float samples -> the bytes of a 16-bit WAV file."""
+    out = io.BytesIO()
+    with wave.open(out, "wb") as file:
+        file.setparams((1, 2, rate, 0, "NONE", ""))
+        file.writeframes((np.clip(samples, -1, 1) * 32767).astype("<i2").tobytes())
+    return out.getvalue()
+
+
+def sample_times(n: int, pause: float = 0.5) -> bytes:
+    """The sample clip n times over: speech that takes a while."""
+    with wave.open(str(SAMPLE)) as file:
+        clip = np.frombuffer(file.readframes(file.getnframes()), "<i2") / 32768
+    return wav(np.tile(np.concatenate([clip, np.zeros(int(16_000 * pause))]), n))
