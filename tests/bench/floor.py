@@ -114,7 +114,7 @@ async def measure(loaded: Any, programs: dict[str, Any], executor_name: str, thr
                   rounds: int) -> dict[str, dict[str, float]]:
     """Milliseconds per op of each entry on an executor: for each instruction the least of `rounds` runs."""
     from candlewick import executors
-    from candlewick.commands.compare import example_inputs
+    from candlewick.executors.example import example_inputs
 
     executor = executors.create(executor_name, threads=threads)
     times: dict[str, dict[str, float]] = {}

@@ -377,8 +377,8 @@ def test_floor_counts_operations_and_bytes():
 
 
 def test_example_inputs_stay_within_tables():
-    from candlewick.commands.compare import advance, example_inputs
     from candlewick.commands.graph import traced
+    from candlewick.executors.example import advance, example_inputs
 
     programs = asyncio.run(traced(MODEL))
     config = json.loads((MODEL / "config.json").read_text())

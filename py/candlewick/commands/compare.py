@@ -34,6 +34,7 @@ async def run(folder: Path, pair: list[str], input: Path | None, threads: int | 
               tolerance: float) -> dict[str, Any]:
     """-> {"model", "executors", "tolerance", "same", "entries": [{"entry", "instructions", "first", "ops"}]}."""
     from candlewick import executors
+    from candlewick.executors.example import advance, example_inputs
     from candlewick.models.whisper import load_model
     from candlewick.weights.load import Checkpoint
 
@@ -113,58 +114,6 @@ async def samples_for(programs: dict[str, Any], input: Path | None, executor: An
     out = np.zeros(value.size, np.float32)
     out[: min(len(audio), value.size)] = audio[: value.size]
     return out.reshape(value.shape)
-
-
-def example_inputs(program: Any, position: int = 0, known: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Inputs that are allowed: from `known` by name, else noise, and ids and scalars within the Program's tables."""
-    import numpy as np
-
-    noise = np.random.default_rng(1)
-    inputs: dict[str, Any] = {}
-    for name, value in program.inputs.items():
-        given = (known or {}).get(name)
-        if given is not None and np.shape(given) == value.shape:
-            inputs[name] = given
-        elif value.dtype == "i32":
-            inputs[name] = noise.integers(0, id_limit(program, value), value.shape).astype(np.int32)
-        else:
-            inputs[name] = noise.standard_normal(value.shape).astype(np.float32)
-    for name, value in program.scalars.items():
-        given = (known or {}).get(name)
-        if given is not None:
-            inputs[name] = np.asarray(given).item()
-        elif value.dtype == "i32":
-            limit = scalar_limit(program, value)
-            inputs[name] = min(position, limit) if writes(program, value) else limit
-        else:
-            inputs[name] = 0.0
-    return inputs
-
-
-def id_limit(program: Any, ids: Any) -> int:
-    """Rows of the smallest table that these ids look up."""
-    tables = [i.args[1] for i in program.instructions if i.op == "embedding" and i.args[0] == ids]
-    return min((table.shape[0] for table in tables), default=1)
-
-
-def scalar_limit(program: Any, scalar: Any) -> int:
-    """Largest value of a runtime scalar that stays within every table and state it points into."""
-    limits = [i.args[0].shape[0] - i.attrs["count"] for i in program.instructions
-              if i.op == "rows" and i.args[1] == scalar]
-    limits += [i.args[0].shape[i.attrs["axis"]] - i.args[1].shape[i.attrs["axis"]] for i in program.instructions
-               if i.op == "update" and i.args[2] == scalar]
-    return min(limits, default=0)
-
-
-def writes(program: Any, scalar: Any) -> bool:
-    """True for the scalar that says where the state is written: the position."""
-    return any(i.op == "update" and i.args[2] == scalar for i in program.instructions)
-
-
-def advance(program: Any) -> int:
-    """How many positions a run fills: the length written at a runtime position, 0 where there is none."""
-    return max((i.args[1].shape[i.attrs["axis"]] for i in program.instructions
-                if i.op == "update" and i.args[2] is not None and i.args[2].kind == "scalar"), default=0)
 
 
 def show(report: dict[str, Any]) -> None:
