@@ -10,17 +10,20 @@ from ..program import Program, Value
 
 
 def example_inputs(program: Program, position: int = 0, known: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Inputs that are allowed: from `known` by name, else noise, and ids and scalars within the Program's tables."""
-    noise = np.random.default_rng(1)
+    """Inputs that are allowed: from `known` by name, else waves, and ids and scalars within the Program's tables.
+
+    Without numpy.random, which a page would have to load.
+    """
     inputs: dict[str, Any] = {}
     for name, value in program.inputs.items():
         given = (known or {}).get(name)
         if given is not None and np.shape(given) == value.shape:
             inputs[name] = given
         elif value.dtype == "i32":
-            inputs[name] = noise.integers(0, id_limit(program, value), value.shape).astype(np.int32)
+            inputs[name] = (np.arange(value.size, dtype=np.int64) * 7919 % id_limit(program, value)).astype(np.int32)
         else:
-            inputs[name] = noise.standard_normal(value.shape).astype(np.float32)
+            inputs[name] = np.sin(np.arange(value.size) * 12.9898).astype(np.float32)
+        inputs[name] = inputs[name].reshape(value.shape)
     for name, value in program.scalars.items():
         given = (known or {}).get(name)
         if given is not None:
