@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +36,11 @@ class Setup:
         self._cdn_reachable = True
 
     def run(self) -> None:
-        """All steps. Raises SetupError."""
+        """All steps, one process at a time. Raises SetupError."""
+        with exclusively(self.build / "setup.lock"):
+            self._run()
+
+    def _run(self) -> None:
         self.environment()
         self.pyodide()
         self.wheels()
@@ -189,6 +195,32 @@ class Setup:
         partial.write_text(json.dumps(index, indent=1) + "\n")
         os.replace(partial, folder / "index.json")
         self.stamp.record("candlewick wheel", inputs, [folder / built, folder / "index.json"])
+
+
+@contextlib.contextmanager
+def exclusively(path: Path) -> Iterator[None]:
+    """Hold a lock file; wait for another process that holds it. The system frees it when a process dies."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as file:
+        if os.name == "nt":
+            import msvcrt
+
+            lock = lambda: msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]  # noqa: E731
+        else:
+            import fcntl
+
+            lock = lambda: fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # noqa: E731
+        said = False
+        while True:
+            try:
+                lock()
+                break
+            except OSError:
+                if not said:
+                    say("Another set-up of this checkout is running; waiting for it.")
+                said = True
+                time.sleep(0.1)
+        yield
 
 
 def say(line: str) -> None:

@@ -1,0 +1,95 @@
+"""What tests of several kinds share: the running site, the browser, the real weights, and the folder of shared data.
+
+Whatever is not there is said out loud by the skip: `bash tests/run` makes all of it but ../shared.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from setup.fetch import SetupError
+from setup.server import Server
+from setup.steps import Setup
+
+ROOT = Path(__file__).resolve().parents[1]
+CHROMIUM_FLAGS = [
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+if hasattr(os, "geteuid") and os.geteuid() == 0:
+    CHROMIUM_FLAGS.append("--no-sandbox")  # Chromium refuses its sandbox to root
+# Cheapest first. The browser must also be last: while Playwright runs, no other event loop can be started in its thread.
+ORDER = ("unit", "executors", "models", "bench", "browser")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the tests in the order of ORDER; inside a folder they stay as they are."""
+
+    def place(item: pytest.Item) -> int:
+        folder = item.path.relative_to(ROOT / "tests").parts[0]
+        return ORDER.index(folder) if folder in ORDER else 0
+
+    items.sort(key=place)
+
+
+def chromium_path() -> str | None:
+    """$CHROMIUM, else a Chromium of the system, else None: Playwright's own."""
+    from candlewick.commands.browser import chromium_path as found
+
+    return found()
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The folder of shared data beside the checkout."""
+    folder = ROOT.parent / "shared"
+    if not folder.is_dir():
+        pytest.skip("no shared/ folder beside the checkout")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def whisper_tiny() -> Path:
+    """The folder of whisper-tiny.en with its weights."""
+    folder = ROOT / "models" / "whisper-tiny.en"
+    if not (folder / "model.safetensors").exists():
+        pytest.skip("no weights in models/whisper-tiny.en: python3 serve.py --setup fetches them")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def site() -> Iterator[str]:
+    """Address of the running site, without a slash at its end; the wheel in it is that of the code under test."""
+    if not (ROOT / "build" / "pyodide" / "pyodide.mjs").exists():
+        pytest.skip("no build/ folder: python3 serve.py --setup makes it")
+    try:
+        Setup(ROOT).candlewick_wheel()
+    except SetupError as error:
+        pytest.fail(f"the candlewick wheel cannot be built: {error}")
+    server = Server(ROOT, port=0)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+    thread.start()
+    yield server.url.rstrip("/")
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator:
+    """Chromium, headless, driven by Playwright (sync API). Make a context of your own: browser.new_context()."""
+    playwright_api = pytest.importorskip("playwright.sync_api", reason="no playwright: pip install -r requirements-dev.txt")
+    with playwright_api.sync_playwright() as playwright:
+        try:
+            chromium = playwright.chromium.launch(executable_path=chromium_path(), args=CHROMIUM_FLAGS)
+        except playwright_api.Error as error:
+            pytest.skip(f"no Chromium: bash tests/run installs it ({str(error).splitlines()[0]})")
+        yield chromium
+        chromium.close()
