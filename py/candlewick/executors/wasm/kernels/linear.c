@@ -97,40 +97,49 @@ static void multiply(const linear_args *a, const Context *c, int32_t panel, int3
         finish(y, a->ldy, y, a->ldy, residual, a->ldr, rows, PANEL, a->activation);
 }
 
-/* Few rows: R rows of x (R x k, contiguous, times `scale` already) against one panel of 16-bit or 32-bit weights. Two rows
- * of the panel are taken at once, so that even one row of x keeps six sums going. */
+/* Few rows: R rows of x (ldx apart) against one panel of 32-bit or 16-bit weights, the sums times `scale`. One or two rows
+ * alternate between two sets of sums, so that enough additions are under way. */
+#define GEMV_STEP(R, SET, LOAD, OFFSET)                                                                                  \
+    {                                                                                                                    \
+        vec b0 = LOAD(w + PANEL * (OFFSET)), b1 = LOAD(w + PANEL * (OFFSET) + 4), b2 = LOAD(w + PANEL * (OFFSET) + 8);   \
+        FULLY for (int r = 0; r < R; r++) {                                                                              \
+            vec a = load_splat(row[r] + (OFFSET));                                                                       \
+            acc[SET][r][0] = madd(a, b0, acc[SET][r][0]);                                                                \
+            acc[SET][r][1] = madd(a, b1, acc[SET][r][1]);                                                                \
+            acc[SET][r][2] = madd(a, b2, acc[SET][r][2]);                                                                \
+            FIX_3(acc[SET][r]);                                                                                          \
+        }                                                                                                                \
+    }
 #define GEMV(R, NAME, TYPE, LOAD)                                                                                        \
     static __attribute__((noinline)) void gemv_##NAME##_##R(const float *x, int32_t ldx, const TYPE *w, int32_t k,       \
                                                             vec scale, float *out) {                                     \
-        enum { TWO = R < 3 ? 2 : 1 };                                                                                    \
-        vec acc[TWO][R][3];                                                                                              \
-        for (int t = 0; t < TWO; t++)                                                                                    \
-            for (int r = 0; r < R; r++)                                                                                  \
-                for (int c = 0; c < 3; c++) acc[t][r][c] = zero();                                                       \
-        int32_t i = 0;                                                                                                   \
-        for (; i + 4 <= k; i += 4) {                                                                                     \
-            _Pragma("clang loop unroll(full)") for (int j = 0; j < 4; j++) {                                             \
-                vec b0 = LOAD(w + PANEL * j), b1 = LOAD(w + PANEL * j + 4), b2 = LOAD(w + PANEL * j + 8);                \
-                _Pragma("clang loop unroll(full)") for (int r = 0; r < R; r++) {                                         \
-                    vec a = load_splat(x + r * ldx + j);                                                                 \
-                    acc[j % TWO][r][0] = madd(a, b0, acc[j % TWO][r][0]);                                                \
-                    acc[j % TWO][r][1] = madd(a, b1, acc[j % TWO][r][1]);                                                \
-                    acc[j % TWO][r][2] = madd(a, b2, acc[j % TWO][r][2]);                                                \
-                }                                                                                                        \
-            }                                                                                                            \
-            w += 4 * PANEL;                                                                                              \
-            x += 4;                                                                                                      \
+        enum { SETS = R < 3 ? 2 : 1 };                                                                                   \
+        vec acc[SETS][R][3];                                                                                             \
+        const float *row[R];                                                                                             \
+        FULLY for (int r = 0; r < R; r++) {                                                                              \
+            FULLY for (int s = 0; s < SETS; s++) acc[s][r][0] = acc[s][r][1] = acc[s][r][2] = zero();                    \
+            row[r] = x + r * ldx;                                                                                        \
+            FIX(row[r]);                                                                                                 \
         }                                                                                                                \
-        for (; i < k; i++, x++, w += PANEL)                                                                              \
-            for (int r = 0; r < R; r++) {                                                                                \
-                vec a = load_splat(x + r * ldx);                                                                         \
-                acc[0][r][0] = madd(a, LOAD(w), acc[0][r][0]);                                                           \
-                acc[0][r][1] = madd(a, LOAD(w + 4), acc[0][r][1]);                                                       \
-                acc[0][r][2] = madd(a, LOAD(w + 8), acc[0][r][2]);                                                       \
+        int32_t left = k;                                                                                                \
+        for (; left >= 4; left -= 4) {                                                                                   \
+            FULLY for (int i = 0; i < 4; i++) GEMV_STEP(R, i % SETS, LOAD, i)                                            \
+            w += 4 * PANEL;                                                                                              \
+            FIX(w);                                                                                                      \
+            FULLY for (int r = 0; r < R; r++) {                                                                          \
+                row[r] += 4;                                                                                             \
+                FIX(row[r]);                                                                                             \
             }                                                                                                            \
-        for (int r = 0; r < R; r++)                                                                                      \
-            for (int c = 0; c < 3; c++)                                                                                  \
-                store(out + PANEL * r + 4 * c, mul(TWO == 2 ? add(acc[0][r][c], acc[TWO - 1][r][c]) : acc[0][r][c], scale)); \
+        }                                                                                                                \
+        for (; left > 0; left--) {                                                                                       \
+            GEMV_STEP(R, 0, LOAD, 0)                                                                                     \
+            w += PANEL;                                                                                                  \
+            FULLY for (int r = 0; r < R; r++) row[r]++;                                                                  \
+        }                                                                                                                \
+        FULLY for (int r = 0; r < R; r++)                                                                                \
+            FULLY for (int c = 0; c < 3; c++)                                                                            \
+                store(out + PANEL * r + 4 * c,                                                                           \
+                      mul(SETS == 2 ? add(acc[0][r][c], acc[SETS - 1][r][c]) : acc[0][r][c], scale));                    \
     }
 
 #define GEMV_ALL(R) GEMV(R, f32, float, load) GEMV(R, f16, uint16_t, half_load) GEMV(R, bf16, uint16_t, bfloat_load)

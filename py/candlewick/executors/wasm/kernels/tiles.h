@@ -1,72 +1,96 @@
-/* The register tiles that matmul and attention are built from: out = init + x . panel (+ bias), rows of x against 12 (or 8)
- * packed columns. 9 accumulators and 3 columns of the panel fill V8's 15 registers exactly; one more and it spills. */
+/* The register tiles that matmul and attention are built from.
+ *
+ * 9 sums, 3 columns of the panel and a broadcast value fill 13 of the 15 registers that V8 has; one row or column more and
+ * it spills, at half the speed. V8 keeps the order of the instructions it is given, but the compiler likes to chain the
+ * multiply-adds of one sum (then 24 operands are alive) and to make every address from a common base (an addition a load).
+ * FIX tells it that a value may have changed: what is computed before stays before, and loads keep their constant offsets.
+ */
 #pragma once
 #include "simd.h"
 
+#define FIX(x) __asm__ volatile("" : "+r"(x))
+#define FIX_3(a) __asm__ volatile("" : "+r"((a)[0]), "+r"((a)[1]), "+r"((a)[2]))
+#define FULLY _Pragma("clang loop unroll(full)")
+
 static const float zeros[PANEL] __attribute__((aligned(16)));
 
-/* ROWS rows of x (ldx apart) times a panel of k rows of 12 -> ROWS rows of out (ldo apart). `init` rows are ldi apart, 0 =
- * the same row for all; `bias` is added at the end. */
+/* One step of k: the sums of ROWS rows of 12 columns += x[row][k] * panel[k][12]. */
+#define STEP_12(ROWS, OFFSET)                                                                                            \
+    {                                                                                                                    \
+        vec b0 = load(panel + PANEL * (OFFSET)), b1 = load(panel + PANEL * (OFFSET) + 4),                                \
+            b2 = load(panel + PANEL * (OFFSET) + 8);                                                                     \
+        FULLY for (int r = 0; r < ROWS; r++) {                                                                           \
+            vec a = load_splat(row[r] + (OFFSET));                                                                       \
+            acc[r][0] = madd(a, b0, acc[r][0]);                                                                          \
+            acc[r][1] = madd(a, b1, acc[r][1]);                                                                          \
+            acc[r][2] = madd(a, b2, acc[r][2]);                                                                          \
+            FIX_3(acc[r]);                                                                                               \
+        }                                                                                                                \
+    }
+
+/* out[ROWS][12] = init[ROWS][12] + x[ROWS][k] . panel[k][12] + bias[12]. Rows of x, init and out are ldx, ldi and ldo apart;
+ * ldi = 0 takes the same row for all. */
 #define TILE_12(ROWS)                                                                                                    \
     static __attribute__((noinline)) void tile_##ROWS##x12(const float *x, int32_t ldx, const float *panel, int32_t k,   \
                                                            const float *init, int32_t ldi, const float *bias,            \
                                                            float *out, int32_t ldo) {                                    \
         vec acc[ROWS][3];                                                                                                \
-        for (int r = 0; r < ROWS; r++)                                                                                   \
-            for (int c = 0; c < 3; c++) acc[r][c] = load(init + r * ldi + 4 * c);                                        \
         const float *row[ROWS];                                                                                          \
-        for (int r = 0; r < ROWS; r++) row[r] = x + r * ldx;                                                             \
+        FULLY for (int r = 0; r < ROWS; r++) {                                                                           \
+            FULLY for (int c = 0; c < 3; c++) acc[r][c] = load(init + r * ldi + 4 * c);                                  \
+            row[r] = x + r * ldx;                                                                                        \
+            FIX(row[r]);                                                                                                 \
+        }                                                                                                                \
         int32_t left = k;                                                                                                \
         for (; left >= 4; left -= 4) {                                                                                   \
-            _Pragma("clang loop unroll(full)") for (int i = 0; i < 4; i++) {                                             \
-                vec b0 = load(panel + PANEL * i), b1 = load(panel + PANEL * i + 4), b2 = load(panel + PANEL * i + 8);    \
-                _Pragma("clang loop unroll(full)") for (int r = 0; r < ROWS; r++) {                                      \
-                    vec a = load_splat(row[r] + i);                                                                      \
-                    acc[r][0] = madd(a, b0, acc[r][0]);                                                                  \
-                    acc[r][1] = madd(a, b1, acc[r][1]);                                                                  \
-                    acc[r][2] = madd(a, b2, acc[r][2]);                                                                  \
-                }                                                                                                        \
-            }                                                                                                            \
+            FULLY for (int i = 0; i < 4; i++) STEP_12(ROWS, i)                                                           \
             panel += 4 * PANEL;                                                                                          \
-            for (int r = 0; r < ROWS; r++) row[r] += 4;                                                                  \
+            FIX(panel);                                                                                                  \
+            FULLY for (int r = 0; r < ROWS; r++) {                                                                       \
+                row[r] += 4;                                                                                             \
+                FIX(row[r]);                                                                                             \
+            }                                                                                                            \
         }                                                                                                                \
         for (; left > 0; left--) {                                                                                       \
-            vec b0 = load(panel), b1 = load(panel + 4), b2 = load(panel + 8);                                            \
-            for (int r = 0; r < ROWS; r++) {                                                                             \
-                vec a = load_splat(row[r]++);                                                                            \
-                acc[r][0] = madd(a, b0, acc[r][0]);                                                                      \
-                acc[r][1] = madd(a, b1, acc[r][1]);                                                                      \
-                acc[r][2] = madd(a, b2, acc[r][2]);                                                                      \
-            }                                                                                                            \
+            STEP_12(ROWS, 0)                                                                                             \
             panel += PANEL;                                                                                              \
+            FULLY for (int r = 0; r < ROWS; r++) row[r]++;                                                               \
         }                                                                                                                \
-        for (int c = 0; c < 3; c++) {                                                                                    \
+        FULLY for (int c = 0; c < 3; c++) {                                                                              \
             vec b = load(bias + 4 * c);                                                                                  \
-            for (int r = 0; r < ROWS; r++) store(out + r * ldo + 4 * c, add(acc[r][c], b));                              \
+            FULLY for (int r = 0; r < ROWS; r++) store(out + r * ldo + 4 * c, add(acc[r][c], b));                        \
         }                                                                                                                \
     }
 
-/* out[ROWS][8] += p[ROWS][k] . panel[k][8], the second product of attention. */
+/* out[ROWS][8] += p[ROWS][k] . panel[k][8], the second product of attention; k is a multiple of 4. */
 #define TILE_8(ROWS)                                                                                                     \
     static __attribute__((noinline)) void tile_##ROWS##x8(const float *p, int32_t ldp, const float *panel, int32_t k,    \
                                                           float *out, int32_t ldo) {                                     \
         vec acc[ROWS][2];                                                                                                \
-        for (int r = 0; r < ROWS; r++)                                                                                   \
-            for (int c = 0; c < 2; c++) acc[r][c] = load(out + r * ldo + 4 * c);                                         \
         const float *row[ROWS];                                                                                          \
-        for (int r = 0; r < ROWS; r++) row[r] = p + r * ldp;                                                             \
-        for (int32_t left = k; left > 0; left -= 4) { /* k is a multiple of 4 */                                         \
-            _Pragma("clang loop unroll(full)") for (int i = 0; i < 4; i++) {                                             \
+        FULLY for (int r = 0; r < ROWS; r++) {                                                                           \
+            FULLY for (int c = 0; c < 2; c++) acc[r][c] = load(out + r * ldo + 4 * c);                                   \
+            row[r] = p + r * ldp;                                                                                        \
+            FIX(row[r]);                                                                                                 \
+        }                                                                                                                \
+        for (int32_t left = k; left > 0; left -= 4) {                                                                    \
+            FULLY for (int i = 0; i < 4; i++) {                                                                          \
                 vec b0 = load(panel + 8 * i), b1 = load(panel + 8 * i + 4);                                              \
-                _Pragma("clang loop unroll(full)") for (int r = 0; r < ROWS; r++) {                                      \
+                FULLY for (int r = 0; r < ROWS; r++) {                                                                   \
                     vec a = load_splat(row[r] + i);                                                                      \
                     acc[r][0] = madd(a, b0, acc[r][0]);                                                                  \
                     acc[r][1] = madd(a, b1, acc[r][1]);                                                                  \
+                    FIX(acc[r][0]);                                                                                      \
+                    FIX(acc[r][1]);                                                                                      \
                 }                                                                                                        \
             }                                                                                                            \
             panel += 32;                                                                                                 \
-            for (int r = 0; r < ROWS; r++) row[r] += 4;                                                                  \
+            FIX(panel);                                                                                                  \
+            FULLY for (int r = 0; r < ROWS; r++) {                                                                       \
+                row[r] += 4;                                                                                             \
+                FIX(row[r]);                                                                                             \
+            }                                                                                                            \
         }                                                                                                                \
-        for (int r = 0; r < ROWS; r++)                                                                                   \
-            for (int c = 0; c < 2; c++) store(out + r * ldo + 4 * c, acc[r][c]);                                         \
+        FULLY for (int r = 0; r < ROWS; r++)                                                                             \
+            FULLY for (int c = 0; c < 2; c++) store(out + r * ldo + 4 * c, acc[r][c]);                                   \
     }
