@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from setup.fetch import Remote, SetupError, Unreachable, WrongHash, check, download, sha256_of
 from setup.registries import Member, from_npm, from_wheel, run
@@ -202,25 +202,29 @@ def exclusively(path: Path) -> Iterator[None]:
     """Hold a lock file; wait for another process that holds it. The system frees it when a process dies."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as file:
-        if os.name == "nt":
+        waited = False
+        while not _lock(file):
+            if not waited:
+                say("Another set-up of this checkout is running; waiting for it.")
+            waited = True
+            time.sleep(0.1)
+        yield
+
+
+def _lock(file: IO[str]) -> bool:
+    """Lock an open file, if nobody else holds it."""
+    try:
+        if sys.platform == "win32":
             import msvcrt
 
-            lock = lambda: msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]  # noqa: E731
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
         else:
             import fcntl
 
-            lock = lambda: fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # noqa: E731
-        said = False
-        while True:
-            try:
-                lock()
-                break
-            except OSError:
-                if not said:
-                    say("Another set-up of this checkout is running; waiting for it.")
-                said = True
-                time.sleep(0.1)
-        yield
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
 
 
 def say(line: str) -> None:

@@ -385,6 +385,18 @@ def test_wheel_is_built_again_only_when_the_package_changed(tmp_path):
     assert build().stat().st_mtime_ns != facts
 
 
+def test_two_set_ups_wait_for_each_other(tmp_path):
+    code = (
+        "import sys, time; from pathlib import Path; from setup.steps import exclusively\n"
+        "with exclusively(Path(sys.argv[1])): print('in', flush=True); time.sleep(0.5); print('out', flush=True)"
+    )
+    command = [sys.executable, "-c", code, tmp_path / "lock"]
+    with (tmp_path / "log").open("w") as log:
+        both = [subprocess.Popen(command, cwd=REPOSITORY, stdout=log, stderr=subprocess.DEVNULL) for _ in range(2)]
+        assert [process.wait(20) for process in both] == [0, 0]
+    assert (tmp_path / "log").read_text().split() == ["in", "out", "in", "out"]
+
+
 def test_hashes_of_the_sources_are_well_formed():
     sources = json.loads((REPOSITORY / "setup" / "sources.json").read_text())
     for part in sources.values():
