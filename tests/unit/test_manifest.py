@@ -62,3 +62,13 @@ def test_tracked_manifests_are_well_formed():
     assert folders
     for path in folders:
         assert manifest.parse(path.read_bytes(), str(path)).name == path.parent.name
+
+
+def test_readme_names_every_fetched_checkpoint_with_its_hash():
+    models = Path(__file__).parents[2] / "models"
+    text = (models / "README.md").read_text()
+    for path in models.glob("*/manifest.json"):
+        made = manifest.parse(path.read_bytes())
+        if made.converter:
+            hashes = {file.path: file.sha256 for file in made.files}
+            assert f"`{made.name}`" in text and hashes["model.safetensors"] in text and made.licence in text
