@@ -14,7 +14,7 @@ import pytest
 
 from setup.fetch import SetupError
 from setup.server import Server
-from setup.steps import Setup
+from setup.steps import Setup, exclusively
 
 ROOT = Path(__file__).resolve().parents[1]
 CHROMIUM_FLAGS = [
@@ -66,14 +66,20 @@ def whisper_tiny() -> Path:
 
 
 @pytest.fixture(scope="session")
-def site() -> Iterator[str]:
-    """Address of the running site, without a slash at its end; the wheel in it is that of the code under test."""
+def built() -> None:
+    """build/ is complete, and its candlewick wheel is that of the code under test."""
     if not (ROOT / "build" / "pyodide" / "pyodide.mjs").exists():
         pytest.skip("no build/ folder: python3 serve.py --setup makes it")
     try:
-        Setup(ROOT).candlewick_wheel()
+        with exclusively(ROOT / "build" / "setup.lock"):
+            Setup(ROOT).candlewick_wheel()
     except SetupError as error:
         pytest.fail(f"the candlewick wheel cannot be built: {error}")
+
+
+@pytest.fixture(scope="session")
+def site(built: None) -> Iterator[str]:
+    """Address of the running site, without a slash at its end."""
     server = Server(ROOT, port=0)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
     thread.start()

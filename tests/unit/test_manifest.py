@@ -72,3 +72,8 @@ def test_readme_names_every_fetched_checkpoint_with_its_hash():
         if made.converter:
             hashes = {file.path: file.sha256 for file in made.files}
             assert f"`{made.name}`" in text and hashes["model.safetensors"] in text and made.licence in text
+
+
+def test_tracked_miniatures_are_whole():
+    for path in (Path(__file__).parents[2] / "models").glob("test-*/manifest.json"):
+        assert manifest.verify(manifest.parse(path.read_bytes()), path.parent) == []
