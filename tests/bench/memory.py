@@ -20,38 +20,13 @@ from candlewick.commands.bench import PageBench
 from candlewick.commands.common import Failure, find_model
 
 
-def renderer_bytes(profile: Path) -> int | None:
-    """Resident bytes of the largest renderer below the Chromium that uses `profile`; None without /proc."""
-    if not Path("/proc/self/status").exists():
-        return None
-    parents: dict[int, int] = {}
-    lines: dict[int, bytes] = {}
-    sizes: dict[int, int] = {}
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        try:
-            status = dict(line.split(":\t", 1) for line in (entry / "status").read_text().splitlines() if ":\t" in line)
-            number = int(entry.name)
-            parents[number], lines[number] = int(status["PPid"]), (entry / "cmdline").read_bytes()
-            sizes[number] = int(status.get("VmRSS", "0 kB").split()[0]) * 1024
-        except (OSError, KeyError, ValueError):
-            continue  # it ended while we looked
-    roots = {number for number, line in lines.items() if str(profile).encode() in line}
-
-    def below(number: int) -> bool:
-        while number and number not in roots:
-            number = parents.get(number, 0)
-        return number in roots
-
-    return max((sizes[n] for n, line in lines.items() if b"--type=renderer" in line and below(n)), default=None)
-
-
-def sample(page: Any, profile: Path) -> dict[str, Any]:
-    browser = web.evaluate(page, "window.bench.memory()")
-    described = web.evaluate(page, "window.bench.describe()")
-    return {"engine": described.get("memory"), "browser": browser and browser["bytes"],
-            "renderer": renderer_bytes(profile)}
+def sample(page: Any, profile: Path, ask_browser: bool) -> dict[str, Any]:
+    """Chromium waits a minute for the threads, which sleep until there is work: it is asked at the ends only."""
+    found = {"engine": web.evaluate(page, "window.bench.describe()").get("memory"),
+             "renderer": web.renderer_bytes(profile)}
+    if ask_browser and (browser := web.evaluate(page, "window.bench.memory()")):
+        found["browser"] = browser["bytes"]
+    return found
 
 
 def main() -> None:
@@ -69,13 +44,13 @@ def main() -> None:
             with bench.opened() as page:
                 web.evaluate(page, "window.bench.first()")
                 web.evaluate(page, "window.bench.again(1)")
-                samples = {2: sample(page, bench.profile)}
+                samples = {2: sample(page, bench.profile, True)}
                 done = 2
                 while done < options.runs:
                     step = min(8, options.runs - done)
                     last = web.evaluate(page, "runs => window.bench.again(runs)", step)
                     done += step
-                    samples[done] = sample(page, bench.profile)
+                    samples[done] = sample(page, bench.profile, done == options.runs)
         weights = sum(file.stat().st_size for file in checkpoint.glob("*.safetensors"))
         print(json.dumps({"weights_file_bytes": weights, "runs": options.runs, "after": samples,
                           "total_ms_last": [run["total_ms"] for run in last]}, indent=1))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import struct
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -46,7 +47,8 @@ def test_report_of_a_start_and_warm_runs(tmp_path, noise):
         assert len(report[name]) == 2 and all(value >= 0 for value in report[name])
     assert 0 < report["load_ms"][0] < report["ready_cached_ms"][0] < report["first_text_ms"][0]
     assert report["memory_bytes"] > (MODEL / "model.safetensors").stat().st_size
-    assert report["memory_browser_bytes"] > 0
+    if sys.platform == "linux":
+        assert report["memory_renderer_bytes"] > report["memory_bytes"] / 2
     assert isinstance(report["text"], str) and isinstance(report["segments"], list)
 
 

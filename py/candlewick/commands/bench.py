@@ -76,14 +76,14 @@ class PageBench:
                 time.sleep(SETTLE_SECONDS)
 
     def start(self, runs: int = 0) -> dict[str, Any]:
-        """A new browser process on the primed profile -> {"loaded", "run", "again": [...], "describe", "memory"}."""
+        """A new browser process on the primed profile -> {"loaded", "run", "again": [...], "describe", "renderer_bytes"}."""
         with self.opened() as page:
             first = web.evaluate(page, "window.bench.first()")
             if runs:
                 web.evaluate(page, "window.bench.again(1)")  # hot code is compiled again in the first calls
                 first["again"] = web.evaluate(page, "runs => window.bench.again(runs)", runs)
                 first["describe"] = web.evaluate(page, "window.bench.describe()")
-                first["memory"] = web.evaluate(page, "window.bench.memory()")
+                first["renderer_bytes"] = web.renderer_bytes(self.profile)
         return first
 
     @contextlib.contextmanager
@@ -108,7 +108,7 @@ class PageBench:
             **part, "tokens": result["timings"]["tokens"], "total_ms": [run["total_ms"] for run in again],
             "text": result["text"], "segments": result["segments"],
             "memory_bytes": memory.get("total"), "memory": memory,
-            "memory_browser_bytes": (warm.get("memory") or {}).get("bytes"),
+            "memory_renderer_bytes": warm.get("renderer_bytes"),
             "ready_cached_ms": [one["loaded"]["ready_ms"] for one in cached],
             "first_partial_ms": [one["run"]["first_partial_at"] for one in cached],
             "first_result_ms": [one["run"]["done_at"] for one in cached],

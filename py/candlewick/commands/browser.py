@@ -17,7 +17,7 @@ from candlewick.commands.common import Failure, checkout
 
 ARGUMENTS = ["--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update",
              "--disable-sync", "--enable-blink-features=ForceEagerMeasureMemory"]
-"""Nothing but the page runs; the last lets `measureUserAgentSpecificMemory` answer at once instead of in minutes."""
+"""Nothing but the page runs; the last makes `measureUserAgentSpecificMemory` collect garbage and answer by itself."""
 
 START_SECONDS = 60
 PAGE_SECONDS = 300
@@ -113,3 +113,30 @@ def evaluate(page: Any, script: str, argument: Any = None) -> Any:
         return page.evaluate(script, argument)
     except Error as error:
         raise Failure("\n".join([f"the page failed: {error.message}", *page.complaints])) from error
+
+
+def renderer_bytes(profile: Path) -> int | None:
+    """Resident bytes of the largest renderer below the Chromium that uses `profile`; None without /proc."""
+    if not Path("/proc/self/status").exists():
+        return None
+    parents: dict[int, int] = {}
+    lines: dict[int, bytes] = {}
+    sizes: dict[int, int] = {}
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            status = dict(line.split(":\t", 1) for line in (entry / "status").read_text().splitlines() if ":\t" in line)
+            number = int(entry.name)
+            parents[number], lines[number] = int(status["PPid"]), (entry / "cmdline").read_bytes()
+            sizes[number] = int(status.get("VmRSS", "0 kB").split()[0]) * 1024
+        except (OSError, KeyError, ValueError):
+            continue  # it ended while we looked
+    roots = {number for number, line in lines.items() if str(profile).encode() in line}
+
+    def below(number: int) -> bool:
+        while number and number not in roots:
+            number = parents.get(number, 0)
+        return number in roots
+
+    return max((sizes[n] for n, line in lines.items() if b"--type=renderer" in line and below(n)), default=None)
