@@ -91,7 +91,7 @@ class PageBench:
         with web.chromium(self.profile) as context:
             page = web.open_page(context, self.url)
             page.set_input_files("#file", str(self.input))
-            page.wait_for_function("window.bench")
+            web.wait_for(page, "window.bench")
             yield page
 
     def report(self, cold: list[dict], cached: list[dict], warm: dict) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -113,6 +114,15 @@ def evaluate(page: Any, script: str, argument: Any = None) -> Any:
         return page.evaluate(script, argument)
     except Error as error:
         raise Failure("\n".join([f"the page failed: {error.message}", *page.complaints])) from error
+
+
+def wait_for(page: Any, expression: str) -> None:
+    """Until a JavaScript expression is true. Asked from here: the pages' own policy forbids code from strings."""
+    end = time.monotonic() + PAGE_SECONDS
+    while not evaluate(page, f"!!({expression})"):
+        if time.monotonic() > end:
+            raise Failure("\n".join([f"the page did not come to {expression} within {PAGE_SECONDS} s", *page.complaints]))
+        time.sleep(0.02)
 
 
 def renderer_bytes(profile: Path) -> int | None:

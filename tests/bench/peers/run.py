@@ -106,7 +106,7 @@ class PeerBench:
         """A new browser process -> {"first": ..., "again": [...]}; one repetition warms up and is not counted."""
         with web.chromium(self.profile) as context:
             page = web.open_page(context, self.url)
-            page.wait_for_function("window.bench")
+            web.wait_for(page, "window.bench")
             first = web.evaluate(page, "window.bench.first()")
             web.evaluate(page, "window.bench.again(1)")
             again = web.evaluate(page, "runs => window.bench.again(runs)", runs) if runs else []
