@@ -5,6 +5,8 @@ from __future__ import annotations
 import shutil
 import struct
 import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -19,11 +21,14 @@ from candlewick.commands.common import Failure
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = ROOT / "models" / "test-whisper"
 
-pytestmark = [
-    pytest.mark.skipif(web.chromium_path() is None, reason="no Chromium here; install it or name it in CHROMIUM"),
-    pytest.mark.skipif(not (ROOT / "build" / "pyodide" / "pyodide.asm.wasm").is_file(),
-                       reason="build/ is missing; run python3 serve.py --setup"),
-]
+NO_BROWSER = pytest.mark.skipif(web.chromium_path() is None, reason="no Chromium: bash tests/run installs it")
+
+
+@pytest.fixture
+def apart() -> Iterator[Callable]:
+    """Runs a function in a thread of its own: Playwright cannot be started twice in one."""
+    with ThreadPoolExecutor(1) as pool:
+        yield lambda work: pool.submit(work).result()
 
 
 @pytest.fixture
@@ -37,11 +42,15 @@ def noise(tmp_path: Path) -> Path:
     return path
 
 
-def test_report_of_a_start_and_warm_runs(tmp_path, noise):
-    with web.server() as address:
-        bench = PageBench(address, tmp_path, noise, MODEL.name, "wasm", 2)
-        start = bench.start(2)
-    report = bench.report([start], [start], start)
+@NO_BROWSER
+def test_report_of_a_start_and_warm_runs(built, apart, tmp_path, noise):
+    def measure():
+        with web.server() as address:
+            bench = PageBench(address, tmp_path, noise, MODEL.name, "wasm", 2)
+            start = bench.start(2)
+        return bench.report([start], [start], start)
+
+    report = apart(measure)
     assert report["executor"] == "wasm" and report["threads"] == 2
     for name in ("mel_ms", "encode_ms", "decode_ms", "total_ms"):
         assert len(report[name]) == 2 and all(value >= 0 for value in report[name])
@@ -52,12 +61,16 @@ def test_report_of_a_start_and_warm_runs(tmp_path, noise):
     assert isinstance(report["text"], str) and isinstance(report["segments"], list)
 
 
-def test_a_page_that_fails_says_why(tmp_path, noise):
-    with web.server() as address:
-        bench = PageBench(address, tmp_path, noise, MODEL.name, "wasm", 1)
-        bench.url = bench.url.replace(MODEL.name, "no-such-model")
-        with pytest.raises(Failure, match="no-such-model"):
+@NO_BROWSER
+def test_a_page_that_fails_says_why(built, apart, tmp_path, noise):
+    def fail():
+        with web.server() as address:
+            bench = PageBench(address, tmp_path, noise, MODEL.name, "wasm", 1)
+            bench.url = bench.url.replace(MODEL.name, "no-such-model")
             bench.start()
+
+    with pytest.raises(Failure, match="no-such-model"):
+        apart(fail)
 
 
 def test_only_checkpoints_that_the_server_offers(tmp_path, noise):

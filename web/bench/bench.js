@@ -7,7 +7,7 @@ import { readSound } from '../lib/audio.js';
 /**
  * @typedef {object} Settings what stands after # in the address, as JSON
  * @property {string} [model] address of a checkpoint folder
- * @property {string} [executor]
+ * @property {"auto" | "wasm" | "numpy"} [executor]
  * @property {number} [threads]
  * @property {number} [runs] repetitions when a person uses the page
  */
