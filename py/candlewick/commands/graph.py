@@ -49,6 +49,8 @@ async def traced(folder: Path) -> dict[str, Any]:
 
 def to_dot(program: Any) -> str:
     """The Program in Graphviz's language: a box an instruction, grey notes for weights, state and scalars."""
+    from candlewick.ops import OPS
+
     lines = ["digraph program {", "  rankdir=TB; node [shape=box, fontname=monospace, fontsize=10];",
              f"  label={quote(program.name)};"]
     made: dict[str, str] = {}
@@ -58,10 +60,11 @@ def to_dot(program: Any) -> str:
     for number, instruction in enumerate(program.instructions):
         box = f"i{number}"
         title = [instruction.op, f"{instruction.out} {instruction.out.type}"]
-        title += [f"{key}={value}" for key, value in instruction.attrs.items() if value is not None]
+        usual = OPS[instruction.op].attrs
+        title += [f"{key}={value}" for key, value in instruction.attrs.items() if value != usual.get(key)]
         if instruction.scope:
             title.append(instruction.scope)
-        lines.append(f"  {box} [label={quote(chr(10).join(title))}];")
+        lines.append(f"  {box} [label={quote(''.join(line + chr(10) for line in title))}];")
         for place, argument in enumerate(instruction.args):
             if argument is None or argument.kind == "number":
                 continue
