@@ -76,7 +76,7 @@ class Progress:
         """Leave one finished line behind."""
         seconds = time.monotonic() - self._start
         resumed = f" (went on at {megabytes(self._first)} MB)" if self._first else ""
-        text = f"{fit(self.label)} {megabytes(self.done)} MB in {seconds:.1f} s{resumed}"
+        text = f"{fit(self.label)} {amount(self.done)} in {seconds:.1f} s{resumed}"
         print(f"\r{text}\033[K" if self._live else text, file=sys.stderr, flush=True)
 
 
@@ -89,6 +89,11 @@ def bar(done: int, total: int, width: int = 20) -> str:
     """A bar of text."""
     filled = min(width, done * width // max(total, 1))
     return f"[{'#' * filled}{'.' * (width - filled)}]"
+
+
+def amount(count: int) -> str:
+    """Bytes with a unit."""
+    return f"{megabytes(count)} MB" if count >= 100_000 else f"{count / 1e3:.1f} kB"
 
 
 def megabytes(count: float) -> str:

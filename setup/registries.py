@@ -40,8 +40,11 @@ def run(command: Sequence[str | Path], **options) -> subprocess.CompletedProcess
     except subprocess.TimeoutExpired:
         raise SetupError(f"{name} did not answer within {options.get('timeout')} s") from None
     if done.returncode:
-        said = (done.stderr or done.stdout or "").strip().splitlines()[-8:]
-        raise SetupError(f"{name} {does} failed" + "".join(f"\n    {line[:300]}" for line in said))
+        said = (done.stderr or done.stdout or "").strip().splitlines()
+        said = [line for line in said if "error" in line.lower()][-4:] or said[-4:]
+        raise SetupError(
+            f"{name} {does} failed; is the network there?" + "".join(f"\n    {line[:200]}" for line in said)
+        )
     return done
 
 
