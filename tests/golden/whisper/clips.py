@@ -63,6 +63,12 @@ def long() -> np.ndarray:
     return np.concatenate([jfk(), pause, lighthouse(), pause, spoken(MARKET_TEXT, 140), pause])
 
 
+def chirp(seconds: float) -> np.ndarray:
+    """A tone that rises from 200 Hz by 600 Hz a second."""
+    t = np.arange(round(seconds * 16000)) / 16000
+    return (0.3 * np.sin(2 * np.pi * (200 + 300 * t) * t)).astype(np.float32)
+
+
 def spoken(text: str, words_per_minute: int = 150) -> np.ndarray:
     """Text read by espeak-ng, voice en-us."""
     try:

@@ -1,6 +1,8 @@
-"""Reference numbers for whisper-tiny.en, made by other people's implementations on the same weights.
+"""Reference numbers for Whisper, made by other people's implementations on the same weights.
 
-    python make.py CHECKPOINT_FOLDER          writes golden.npz and golden.json beside this file
+    python make.py MODELS          writes golden.npz and golden.json beside this file
+
+MODELS holds whisper-tiny.en and the miniatures (random weights, two other sizes, the multilingual kind, 128 mel bands).
 
 Made with Python 3.11, torch 2.13.0 (CPU), transformers 4.57.6, openai-whisper 20250625, soundfile 0.14.0, espeak-ng 1.51.
 
@@ -25,6 +27,7 @@ from safetensors.torch import load_file
 from transformers import WhisperConfig, WhisperFeatureExtractor, WhisperForConditionalGeneration
 
 HERE = Path(__file__).resolve().parent
+MINIATURES = ("test-whisper", "test-whisper-multilingual")
 OPENAI_NAMES = [  # in this order
     ("model.", ""), ("embed_tokens", "token_embedding"), ("embed_positions.weight", "positional_embedding"),
     ("encoder_attn_layer_norm", "cross_attn_ln"), ("self_attn_layer_norm", "attn_ln"), ("final_layer_norm", "mlp_ln"),
@@ -40,20 +43,28 @@ def openai_name(name: str) -> str:
     return name
 
 
-def load(folder: Path):
-    """-> the same weights, in float32, in both implementations."""
-    weights = {name: tensor.float() for name, tensor in load_file(folder / "model.safetensors").items()}
+def read(folder: Path) -> dict[str, torch.Tensor]:
+    return {name: tensor.float() for name, tensor in load_file(folder / "model.safetensors").items()}
+
+
+def load_transformers(folder: Path) -> WhisperForConditionalGeneration:
+    """The weights, in float32, in transformers."""
+    weights = read(folder)
     hf = WhisperForConditionalGeneration(WhisperConfig.from_pretrained(folder)).eval()
     missing = hf.load_state_dict(weights, strict=False)
     assert missing.missing_keys == ["proj_out.weight"] and not missing.unexpected_keys, missing
     hf.tie_weights()
-    c = hf.config
+    return hf
+
+
+def load_openai(folder: Path, c: WhisperConfig) -> whisper.model.Whisper:
+    """The same in openai-whisper, which has published sizes only: the inner layers are four times as wide."""
     dims = whisper.model.ModelDimensions(
         c.num_mel_bins, c.max_source_positions, c.d_model, c.encoder_attention_heads, c.encoder_layers, c.vocab_size,
         c.max_target_positions, c.d_model, c.decoder_attention_heads, c.decoder_layers)
     openai = whisper.model.Whisper(dims).eval()
-    openai.load_state_dict({openai_name(name): tensor for name, tensor in weights.items()})
-    return hf, openai
+    openai.load_state_dict({openai_name(name): tensor for name, tensor in read(folder).items()})
+    return openai
 
 
 def silence_stays_silence(array, length=whisper.audio.N_FRAMES, *, axis=-1):
@@ -65,38 +76,68 @@ def silence_stays_silence(array, length=whisper.audio.N_FRAMES, *, axis=-1):
 
 
 @torch.no_grad()
-def main(folder: Path) -> None:
-    hf, openai = load(folder)
+def real(folder: Path, arrays: dict) -> dict:
+    """The real weights on the clips."""
+    hf = load_transformers(folder)
+    openai = load_openai(folder, hf.config)
     extract = WhisperFeatureExtractor(feature_size=hf.config.num_mel_bins)
-    arrays: dict[str, np.ndarray] = {}
-    facts: dict = {"checkpoint": folder.name, "clips": {}}
+    facts = {}
     for name, make in clips.CLIPS.items():
         audio = make()
-        facts["clips"][name] = entry = {"fingerprint": clips.fingerprint(audio), "seconds": len(audio) / 16000}
-        if len(audio) <= 30 * 16000:
-            mel = extract(audio, sampling_rate=16000, return_tensors="pt").input_features
-            arrays[f"{name}.mel"] = mel[0, ::3, ::29].numpy().T  # (n_frames / 29, n_mels / 3)
-            features = hf.model.encoder(mel).last_hidden_state
-            arrays[f"{name}.features"] = features[0, ::31, ::5].numpy()
-            options = whisper.DecodingOptions(language="en", fp16=False)
-            decoded = whisper.decode(openai, mel[0], options)
-            entry["tokens"] = decoded.tokens
-            entry["avg_logprob"], entry["no_speech_prob"] = decoded.avg_logprob, decoded.no_speech_prob
-            forced = [hf.config.decoder_start_token_id, *decoded.tokens]
-            logits = hf(encoder_outputs=(features,), decoder_input_ids=torch.tensor([forced])).logits[0]
-            arrays[f"{name}.logits"] = logits[:, ::211].numpy()
-            entry["best"] = logits.argmax(-1).tolist()
-            entry["log_sum"] = logits.logsumexp(-1).tolist()
-        else:
-            padded = whisper.log_mel_spectrogram(torch.from_numpy(audio), padding=whisper.audio.N_SAMPLES)
-            silence_stays_silence.floor = float(padded.min())
-            whisper.transcribe.__globals__["pad_or_trim"] = silence_stays_silence
-            result = whisper.transcribe(openai, audio, language="en", fp16=False, temperature=(0.0,))
-            entry["segments"] = [{k: s[k] for k in ("start", "end", "text", "tokens", "avg_logprob", "no_speech_prob")}
-                                 for s in result["segments"]]
-        print(name, entry["seconds"], entry.get("tokens") or [s["text"] for s in entry["segments"]])
+        facts[name] = entry = {"fingerprint": clips.fingerprint(audio), "seconds": len(audio) / 16000}
+        if len(audio) > 30 * 16000:
+            entry["segments"] = long_form(openai, audio)
+            continue
+        mel = extract(audio, sampling_rate=16000, return_tensors="pt").input_features
+        arrays[f"{name}.mel"] = mel[0, ::3, ::29].numpy().T  # (n_frames / 29, n_mels / 3)
+        decoded = whisper.decode(openai, mel[0], whisper.DecodingOptions(language="en", fp16=False))
+        entry["tokens"] = decoded.tokens
+        entry["avg_logprob"], entry["no_speech_prob"] = decoded.avg_logprob, decoded.no_speech_prob
+        features, logits = forced(hf, mel, [hf.config.decoder_start_token_id, *decoded.tokens])
+        arrays[f"{name}.features"], arrays[f"{name}.logits"] = features[::31, ::5], logits[:, ::211]
+        entry["best"] = logits.argmax(-1).tolist()
+        entry["log_sum"] = torch.from_numpy(logits).logsumexp(-1).tolist()
+    return facts
+
+
+def forced(hf, mel, tokens: list[int]) -> tuple[np.ndarray, np.ndarray]:
+    """-> features (n_audio_ctx, n_state), logits (n, n_vocab) of the tokens as they are given"""
+    features = hf.model.encoder(mel).last_hidden_state
+    logits = hf(encoder_outputs=(features,), decoder_input_ids=torch.tensor([tokens])).logits
+    return features[0].numpy(), logits[0].numpy()
+
+
+def long_form(openai, audio: np.ndarray) -> list[dict]:
+    floor = whisper.log_mel_spectrogram(torch.from_numpy(audio), padding=whisper.audio.N_SAMPLES).min()
+    silence_stays_silence.floor = float(floor)
+    whisper.transcribe.__globals__["pad_or_trim"] = silence_stays_silence
+    result = whisper.transcribe(openai, audio, language="en", fp16=False, temperature=(0.0,))
+    return [{k: s[k] for k in ("start", "end", "text", "tokens", "avg_logprob", "no_speech_prob")}
+            for s in result["segments"]]
+
+
+@torch.no_grad()
+def miniature(folder: Path, arrays: dict) -> dict:
+    """A miniature on one of its short windows of a chirp."""
+    hf = load_transformers(folder)
+    c = hf.config
+    extract = WhisperFeatureExtractor(feature_size=c.num_mel_bins, chunk_length=c.max_source_positions // 50)
+    mel = extract(clips.chirp(c.max_source_positions / 50 - 0.1), sampling_rate=16000, return_tensors="pt").input_features
+    tokens = [c.decoder_start_token_id, *range(3, c.vocab_size, c.vocab_size // 20)]
+    features, logits = forced(hf, mel, tokens)
+    arrays[f"{folder.name}.mel"] = mel[0].numpy().T[::3, ::7]
+    arrays[f"{folder.name}.features"], arrays[f"{folder.name}.logits"] = features[::7], logits[:, ::11]
+    return {"tokens": tokens}
+
+
+def main(models: Path) -> None:
+    arrays = {f"mel_filters.{n}": WhisperFeatureExtractor(feature_size=n).mel_filters.T.astype(np.float32)
+              for n in (80, 128)}
+    facts = {"clips": real(models / "whisper-tiny.en", arrays),
+             "miniatures": {name: miniature(models / name, arrays) for name in MINIATURES}}
     np.savez_compressed(HERE / "golden.npz", **arrays)
     (HERE / "golden.json").write_text(json.dumps(facts, indent=1) + "\n")
+    print({name: array.shape for name, array in arrays.items()})
 
 
 if __name__ == "__main__":

@@ -52,7 +52,7 @@ class Rules:
         """
         begin, end = self.timestamp_begin, self.n_vocab
         if not self.timestamps:
-            return Allowed(True, True, begin, end)
+            return Allowed(True, True, end, end)
         if not tokens:
             stop = end if self.last_initial is None else min(end, begin + self.last_initial + 1)
             return Allowed(False, False, begin, stop)

@@ -49,6 +49,9 @@ class Dims:
         if missing:
             raise ValueError(f"config.json: a Whisper model needs {', '.join(missing)} as whole numbers; this one has "
                              f"model_type {config.get('model_type')!r}. Choose a Whisper checkpoint")
+        if config.get("scale_embedding") or config.get("activation_function", "gelu") != "gelu":
+            raise ValueError("config.json: this Whisper has scale_embedding or another activation than gelu, which no "
+                             "published checkpoint has and this model does not know")
         dims = Dims(**{field: config[key] for field, key in keys.items()})
         for field in ("n_audio_head", "n_text_head"):
             if dims.n_state % getattr(dims, field):

@@ -36,7 +36,7 @@ async def load_model(checkpoint: Checkpoint) -> LoadedModel:
     config = await checkpoint.json("config.json")
     dims = Dims.from_config(config)
     generation_config = await _generation_config(checkpoint, config)
-    tokenizer = Tokenizer(BPE.from_text(await checkpoint.text("tokenizer.json")))
+    tokenizer = Tokenizer(BPE.from_text(await checkpoint.text("tokenizer.json")), generation_config.get("is_multilingual"))
     tensors = await checkpoint.tensors()
     check_kind(tokenizer, dims, tensors[EMBEDDING].shape[0] if EMBEDDING in tensors else None)
 

@@ -36,8 +36,9 @@ def cut(tokens: Sequence[int], timestamp_begin: int, n_frames: int) -> tuple[lis
 
     if not pairs:
         times = [t for t, timed in zip(tokens, is_time) if timed]
-        end = frame(times[-1]) if times and times[-1] != timestamp_begin else n_frames
-        return [Piece(0, end, tuple(tokens))], n_frames
+        start = frame(times[0]) if is_time[:1] == [True] else 0
+        end = frame(times[-1]) if len(times) > 1 else n_frames
+        return [Piece(start, end, tuple(tokens))], n_frames
     bounds = [0, *pairs, *([len(tokens)] if single_end else [])]
     pieces = [Piece(frame(tokens[a]), max(frame(tokens[a]), frame(tokens[b - 1])), tuple(tokens[a:b]))
               for a, b in pairwise(bounds)]

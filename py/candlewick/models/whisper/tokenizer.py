@@ -1,7 +1,8 @@
 """Whisper's vocabulary: text, then special tokens, then one timestamp token for every 20 ms of a window.
 
 Whether a checkpoint is English-only or multilingual is read from its tokenizer: the English one has 50,256 text tokens,
-the multilingual one 50,257, and every id after them is shifted by that one.
+the multilingual one 50,257, and every id after them is shifted by that one. A vocabulary of another size (a miniature)
+says it in generation_config.json.
 """
 
 from __future__ import annotations
@@ -14,13 +15,14 @@ from candlewick.models.whisper.model import Dims
 from candlewick.text.bpe import BPE, StreamDecoder
 
 SECONDS_PER_TIMESTAMP = 0.02
+ENGLISH_EOT = 50256
 
 
 class Tokenizer:
     """Text and the ids that steer the decoder."""
 
     def __init__(self, bpe: BPE, multilingual: bool | None = None) -> None:
-        """multilingual: None derives it. Raises ValueError if the special tokens of Whisper are not all there."""
+        """multilingual: what generation_config.json says, if anything. Raises ValueError for another model's tokenizer."""
         self.bpe = bpe
         self.eot = self._id("<|endoftext|>")
         self.sot = self._id("<|startoftranscript|>")
@@ -38,7 +40,12 @@ class Tokenizer:
             if token not in names:
                 break
             self.languages[names[token]] = token
-        self.multilingual = self.eot != ENGLISH_EOT if multilingual is None else multilingual
+        kind = {ENGLISH_EOT: False, ENGLISH_EOT + 1: True}.get(self.eot, multilingual)
+        self.multilingual = len(self.languages) > 1 if kind is None else kind
+        if multilingual not in (None, self.multilingual):
+            raise ValueError(f"tokenizer.json ends its text at {self.eot}, which makes it "
+                             f"{'multilingual' if self.multilingual else 'English-only'}, but generation_config.json says "
+                             f"is_multilingual {multilingual}; take all files from one checkpoint")
 
     def _id(self, *names: str) -> int:
         for name in names:
@@ -81,9 +88,6 @@ class Tokenizer:
         """Tokens that may not come first: the end, and a lone space."""
         listed = generation_config.get("begin_suppress_tokens")
         return sorted(listed or {self.eot, *self.encode(" ")})
-
-
-ENGLISH_EOT = 50256
 
 
 def check_kind(tokenizer: Tokenizer, dims: Dims, vocabulary_rows: int | None) -> None:
