@@ -39,12 +39,12 @@ TYPES = {
 }
 COMPRESSED = {".css", ".html", ".js", ".json", ".map", ".mjs", ".svg", ".txt", ".webmanifest"}
 
-# First folder -> folders inside it that are not served.
-SERVED: dict[str, frozenset[str]] = {
-    "web": frozenset(),
-    "workers": frozenset(),
-    "models": frozenset(),
-    "build": frozenset({"downloads"}),
+# First folder -> the folders inside it that are served; None for all that it holds.
+SERVED: dict[str, frozenset[str] | None] = {
+    "web": None,
+    "workers": None,
+    "models": None,
+    "build": frozenset({"pyodide", "wheels"}),
 }
 HOME = "/web/"
 
@@ -85,7 +85,10 @@ def locate(root: Path, target: str) -> Found | Moved:
         return Moved(HOME)
     directory = segments[-1] == ""
     names = segments[:-1] if directory else segments
-    if names[0] not in SERVED or (len(names) > 1 and names[1] in SERVED[names[0]]):
+    if names[0] not in SERVED:
+        raise Refused(404, "nothing is served here")
+    inner = SERVED[names[0]]
+    if inner is not None and (len(names) < 2 or names[1] not in inner):
         raise Refused(404, "nothing is served here")
     file = root.joinpath(*names)
     mode = _mode(file)

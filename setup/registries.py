@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import struct
 import subprocess
@@ -41,7 +42,7 @@ def run(command: Sequence[str | Path], **options) -> subprocess.CompletedProcess
         raise SetupError(f"{name} did not answer within {options.get('timeout')} s") from None
     if done.returncode:
         said = (done.stderr or done.stdout or "").strip().splitlines()
-        said = [line for line in said if "error" in line.lower()][-4:] or said[-4:]
+        said = [line for line in said if re.search(r"\berror\b", line, re.IGNORECASE)][-4:] or said[-4:]
         raise SetupError(
             f"{name} {does} failed; is the network there?" + "".join(f"\n    {line[:200]}" for line in said)
         )
