@@ -175,6 +175,7 @@ def test_file_under_8_bytes(size):  # BR-23
         {"shape": [True]},
         {"shape": [2]},
         {"shape": [2**62, 2**62]},
+        {"shape": [0, 2**62], "data_offsets": [0, 0]},
         {"shape": [1] * 33},
         {"shape": 1},
         {"dtype": "F31"},

@@ -21,6 +21,7 @@ from candlewick.weights.source import ByteSource, WeightsError, looks_like, pars
 
 MAX_HEADER_BYTES = 100_000_000  # the cap of the reference implementation
 MAX_RANK = 32  # of every NumPy
+EMPTY_LIMIT = 2**28  # product of the dimensions that are not 0: NumPy counts their bytes, 31 bits in a browser
 HEADER_DEPTH = 3  # header -> tensor -> shape
 ALIGNMENT = 8  # we write headers so that data starts on a multiple of 8; readers must not count on it
 
@@ -88,6 +89,8 @@ def _tensor(name: str, entry: Any, file: str, data_start: int, size: int) -> Ten
         raise WeightsError(
             f"{where}: its data ends at byte {data_start + end}, the file at {size}; it is cut short, fetch it again"
         )
+    if 0 in shape and math.prod(n or 1 for n in shape) >= EMPTY_LIMIT:
+        raise WeightsError(f"{where}: no data, but a shape that NumPy cannot hold: {str(shape)[:80]}")
     wanted = math.prod(shape) * DTYPES[FROM_SAFETENSORS[dtype]].bytes
     if end - begin != wanted:
         raise WeightsError(f"{where}: {dtype} {shape} needs {wanted} bytes, data_offsets span {end - begin}")
