@@ -117,6 +117,11 @@ class BPE:
             ids += found
         return ids
 
+    def encode_bytes(self, data: bytes) -> list[int]:
+        """Bytes -> an id for each, nothing merged. A byte that the vocabulary lacks is the unknown token, or left out."""
+        ids = (self.vocab.get(BYTE_TO_CHAR[b], self._unknown) for b in data)
+        return [i for i in ids if i is not None]
+
     @cached_property
     def _marker(self) -> re.Pattern[str]:
         return re.compile("(" + "|".join(re.escape(c) for c in sorted(self.added, key=len, reverse=True)) + ")")
@@ -132,8 +137,7 @@ class BPE:
 
     def _merge(self, word: str) -> Iterable[int]:
         """One word -> ids. A linked list of pieces and a heap of possible merges: n log n, however long the word."""
-        ids = [self.vocab.get(BYTE_TO_CHAR[b], self._unknown) for b in word.encode()]
-        ids = [i for i in ids if i is not None]  # a vocabulary without this byte and without an unknown token
+        ids = self.encode_bytes(word.encode())
         before, after = list(range(-1, len(ids) - 1)), list(range(1, len(ids) + 1))
         heap: list[tuple[int, int, int, int, int]] = []
 
