@@ -8,15 +8,10 @@
 #include "runtime.h"
 #include "tiles.h"
 
-TILE_12(1)
-TILE_12(2)
-TILE_12(3)
-TILE_8(1)
-TILE_8(4)
-
 enum {
-    Q_BLOCK = 48,    /* queries of one task: a multiple of 3 and 4, for the two tiles */
-    KEY_BLOCK = 252, /* keys between two updates of the running softmax: a multiple of PANEL; 48 x 252 scores = 48 KB */
+    Q_BLOCK = 48,    /* queries of one task, a multiple of 12 so that tiles of 3 and of 4 rows fit */
+    KEY_BLOCK = 504, /* keys between two updates of the running softmax, a multiple of PANEL; 48 x 504 scores are 97 KB */
+    Q_UNIT = 12,
     V_PANEL = 8,
     FEW_KEYS = 256,
 };
@@ -29,30 +24,38 @@ INLINE int32_t visible(const attention_args *a, int32_t start, int32_t i) {
     return keys < 0 ? 0 : keys > a->n_k ? a->n_k : (int32_t)keys;
 }
 
-/* Scores of one row, `keys` of them valid, become 2^(score - maximum); the rest up to `padded` become 0. Updates maximum and
- * sum and returns the factor for what was summed before. */
-INLINE float soften(float *scores, int32_t keys, int32_t padded, float *maximum, float *sum) {
+/* Scores of one row, `keys` of them valid, become 2^(score - maximum); the rest up to `padded`, a multiple of 4, become 0.
+ * Updates maximum and sum and returns the factor for what was summed before. */
+static __attribute__((noinline)) float soften(float *scores, int32_t keys, int32_t padded, float *maximum, float *sum) {
     for (int32_t i = keys; i < padded; i++) scores[i] = NOTHING;
-    vec high0 = splat(NOTHING), high1 = high0;
-    int32_t i = 0;
-    for (; i + 8 <= padded; i += 8) {
-        high0 = vmax(high0, load(scores + i));
-        high1 = vmax(high1, load(scores + i + 4));
+    vec high0 = splat(*maximum), high1 = high0, high2 = high0;
+    const float *end = scores + padded, *end_12 = scores + padded / 12 * 12;
+    float *p = scores;
+    for (; p < end_12; p += 12) {
+        high0 = vmax(high0, load(p));
+        high1 = vmax(high1, load(p + 4));
+        high2 = vmax(high2, load(p + 8));
     }
-    for (; i < padded; i += 4) high0 = vmax(high0, load(scores + i));
-    float high = lane_max(vmax(high0, high1));
-    if (high < *maximum) high = *maximum;
-    float old = *maximum - high;
-    float factor = wasm_f32x4_extract_lane(exp2_negative(splat(old)), 0);
+    for (; p < end; p += 4) high0 = vmax(high0, load(p));
+    float high = lane_max(vmax(vmax(high0, high1), high2));
+    const Exp2 e = exp2_constants();
+    float factor = wasm_f32x4_extract_lane(exp2_negative(&e, splat(*maximum - high)), 0);
     vec total = zero(), top = splat(high);
-    for (i = 0; i < padded; i += 4) {
-        vec p = exp2_negative(sub(load(scores + i), top));
-        store(scores + i, p);
-        total = add(total, p);
+    for (p = scores; p < end_12; p += 12)
+        FULLY for (int j = 0; j < 12; j += 4) {
+            vec v = exp2_negative(&e, sub(load(p + j), top));
+            FIX(v); /* one after the other: the machine overlaps them, the compiler would run out of registers */
+            store(p + j, v);
+            total = add(total, v);
+        }
+    for (; p < end; p += 4) {
+        vec v = exp2_negative(&e, sub(load(p), top));
+        store(p, v);
+        total = add(total, v);
     }
-    /* exp2_negative gives 1e-38, not 0, for masked keys; V beyond n_k is packed as 0, but masked keys hold real values */
-    for (i = keys; i < padded; i++) scores[i] = 0.0f;
     *sum = *sum * factor + lane_sum(total);
+    /* exp2_negative gives 1e-38, not 0, for masked keys */
+    for (int32_t i = keys; i < padded; i++) scores[i] = 0.0f;
     *maximum = high;
     return factor;
 }
@@ -101,9 +104,85 @@ static void pack_keys(const attention_args *a, const Packed *p, int32_t head, in
     }
 }
 
+/* out[rows][12] = q[rows][d] . panel[d][12]; rows is a multiple of 3. */
+static __attribute__((noinline)) void score_panel(const float *q, int32_t d, const float *panel_start, int32_t rows,
+                                                  float *out, int32_t ldo) {
+    for (int32_t r = 0; r < rows; r += 3) {
+        const float *panel = panel_start, *row[3] = {q, q + d, q + 2 * d};
+        vec acc[3][3];
+        FULLY for (int i = 0; i < 3; i++) {
+            acc[i][0] = acc[i][1] = acc[i][2] = zero();
+            FIX(row[i]);
+        }
+        FIX(panel);
+        int32_t left = d;
+        for (; left >= 8; left -= 8) {
+            FULLY for (int i = 0; i < 8; i++) STEP_12(3, i)
+            panel += 8 * PANEL;
+            FIX(panel);
+            FULLY for (int i = 0; i < 3; i++) {
+                row[i] += 8;
+                FIX(row[i]);
+            }
+        }
+        for (; left > 0; left--) {
+            STEP_12(3, 0)
+            panel += PANEL;
+            FULLY for (int i = 0; i < 3; i++) row[i]++;
+        }
+        float *to = out;
+        FULLY for (int i = 0; i < 3; i++, to += ldo)
+            FULLY for (int c = 0; c < 3; c++) store(to + 4 * c, acc[i][c]);
+        q += 3 * d;
+        out += 3 * ldo;
+    }
+}
+
+/* out[rows][8] += p[rows][keys] . panel[keys][8]; rows and keys are multiples of 4. */
+static __attribute__((noinline)) void weigh_panel(const float *p, int32_t ldp, const float *panel_start, int32_t keys,
+                                                  int32_t rows, float *out, int32_t ldo) {
+    for (int32_t r = 0; r < rows; r += 4) {
+        const float *panel = panel_start, *row[4] = {p, p + ldp, p + 2 * ldp, p + 3 * ldp};
+        vec acc[4][2];
+        float *to = out;
+        FULLY for (int i = 0; i < 4; i++, to += ldo) {
+            acc[i][0] = load(to);
+            acc[i][1] = load(to + 4);
+            FIX(row[i]);
+        }
+        FIX(panel);
+        for (int32_t left = keys; left > 0; left -= 4) {
+            FULLY for (int j = 0; j < 4; j++) {
+                vec b0 = load(panel + V_PANEL * j), b1 = load(panel + V_PANEL * j + 4);
+                FULLY for (int i = 0; i < 4; i++) {
+                    vec a = load_splat(row[i] + j);
+                    acc[i][0] = madd(a, b0, acc[i][0]);
+                    acc[i][1] = madd(a, b1, acc[i][1]);
+                    FIX(acc[i][0]);
+                    FIX(acc[i][1]);
+                }
+            }
+            panel += 4 * V_PANEL;
+            FIX(panel);
+            FULLY for (int i = 0; i < 4; i++) {
+                row[i] += 4;
+                FIX(row[i]);
+            }
+        }
+        to = out;
+        FULLY for (int i = 0; i < 4; i++, to += ldo) {
+            store(to, acc[i][0]);
+            store(to + 4, acc[i][1]);
+        }
+        p += 4 * ldp;
+        out += 4 * ldo;
+    }
+}
+
 static void attend_block(const attention_args *a, const Context *c, const Packed *p, int32_t head, int32_t from,
                          int32_t start) {
-    int32_t rows = least(Q_BLOCK, a->n_q - from), d = a->d, width = p->d_padded, kv = head / a->n_group;
+    int32_t rows = least(Q_BLOCK, a->n_q - from), rows_padded = ceil_div(rows, Q_UNIT) * Q_UNIT;
+    int32_t d = a->d, width = p->d_padded, kv = head / a->n_group;
     float *q = c->scratch, *scores = q + Q_BLOCK * d, *sums = scores + Q_BLOCK * KEY_BLOCK;
     float maximum[Q_BLOCK], total[Q_BLOCK];
     vec scale = splat(a->scale * LOG2E);
@@ -115,20 +194,13 @@ static void attend_block(const attention_args *a, const Context *c, const Packed
         maximum[r] = NOTHING;
         total[r] = 0.0f;
     }
-    for (int32_t i = 0; i < rows * width; i++) sums[i] = 0.0f;
+    for (int32_t i = rows * d; i < rows_padded * d; i++) q[i] = 0.0f; /* scores of rows that are not there are 0 */
+    for (int32_t i = 0; i < rows_padded * width; i += 4) store(sums + i, zero());
     int32_t keys = visible(a, start, from + rows - 1); /* the last query sees most */
     for (int32_t first = 0; first < keys; first += KEY_BLOCK) {
         int32_t here = least(KEY_BLOCK, keys - first), padded = ceil_div(here, PANEL) * PANEL;
-        for (int32_t j = 0; j < padded; j += PANEL) {
-            const float *panel = key_panel(p, a, kv, (first + j) / PANEL);
-            int32_t r = 0;
-            for (; r + 3 <= rows; r += 3)
-                tile_3x12(q + r * d, d, panel, d, zeros, 0, zeros, scores + r * KEY_BLOCK + j, KEY_BLOCK);
-            if (rows - r == 2)
-                tile_2x12(q + r * d, d, panel, d, zeros, 0, zeros, scores + r * KEY_BLOCK + j, KEY_BLOCK);
-            if (rows - r == 1)
-                tile_1x12(q + r * d, d, panel, d, zeros, 0, zeros, scores + r * KEY_BLOCK + j, KEY_BLOCK);
-        }
+        for (int32_t j = 0; j < padded; j += PANEL)
+            score_panel(q, d, key_panel(p, a, kv, (first + j) / PANEL), rows_padded, scores + j, KEY_BLOCK);
         for (int32_t r = 0; r < rows; r++) {
             int32_t seen = most(0, least(here, visible(a, start, from + r) - first));
             if (seen == 0) {
@@ -137,16 +209,11 @@ static void attend_block(const attention_args *a, const Context *c, const Packed
             }
             float factor = soften(scores + r * KEY_BLOCK, seen, padded, &maximum[r], &total[r]);
             if (factor != 1.0f)
-                for (int32_t i = 0; i < width; i += 4) store(sums + r * width + i, mul(load(sums + r * width + i), splat(factor)));
+                for (float *s = sums + r * width; s < sums + (r + 1) * width; s += 4) store(s, mul(load(s), splat(factor)));
         }
-        for (int32_t column = 0; column < width; column += V_PANEL) {
-            const float *panel = value_panel(p, kv, column) + first * V_PANEL;
-            int32_t r = 0;
-            for (; r + 4 <= rows; r += 4)
-                tile_4x8(scores + r * KEY_BLOCK, KEY_BLOCK, panel, padded, sums + r * width + column, width);
-            for (; r < rows; r++)
-                tile_1x8(scores + r * KEY_BLOCK, KEY_BLOCK, panel, padded, sums + r * width + column, width);
-        }
+        for (int32_t column = 0; column < width; column += V_PANEL)
+            weigh_panel(scores, KEY_BLOCK, value_panel(p, kv, column) + first * V_PANEL, padded, rows_padded, sums + column,
+                        width);
     }
     for (int32_t r = 0; r < rows; r++) {
         float *row = AT(float, a->y) + (int64_t)head * a->y_head + (int64_t)(from + r) * a->y_row;

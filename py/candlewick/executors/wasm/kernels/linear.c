@@ -30,6 +30,14 @@ INLINE vec activate(vec v, int32_t activation) {
 /* In place over rows of y that hold x . w + bias: activation, then + residual. `columns` of each row are written. */
 static void finish(const float *from, int32_t ldf, float *y, int32_t ldy, const float *residual, int32_t ldr, int32_t rows,
                    int32_t columns, int32_t activation) {
+    if (columns == PANEL && activation == ACTIVATION_gelu && !residual) { /* the common one, without a branch inside */
+        for (int32_t r = 0; r < rows; r++, from += ldf, y += ldy) {
+            vec v[3] = {load(from), load(from + 4), load(from + 8)};
+            gelu_many(v, 3);
+            FULLY for (int c = 0; c < 3; c++) store(y + 4 * c, v[c]);
+        }
+        return;
+    }
     for (int32_t r = 0; r < rows; r++, from += ldf, y += ldy, residual += residual ? ldr : 0) {
         if (columns == PANEL) {
             for (int c = 0; c < PANEL; c += 4) {
@@ -69,6 +77,7 @@ static void multiply(const linear_args *a, const Context *c, int32_t panel, int3
     const float *x = AT(float, a->x) + (int64_t)row * a->ldx;
     int direct = columns == PANEL; /* the tile may write 12 columns into y */
     int early = residual && direct && a->activation == ACTIVATION_none; /* start the sums from the residual */
+    int more = !direct || a->activation != ACTIVATION_none || (residual && !early);
     for (int32_t from = 0; from < k; from += step) {
         int32_t depth = least(step, k - from);
         const float *w;
@@ -84,21 +93,22 @@ static void multiply(const linear_args *a, const Context *c, int32_t panel, int3
         float *out = last && direct ? y : partial;
         int32_t ldo = last && direct ? a->ldy : PANEL;
         const float *add_last = last ? bias : zeros;
-        int32_t r = 0;
-        for (; r + 3 <= rows; r += 3)
-            tile_3x12(x + (int64_t)r * a->ldx + from, a->ldx, w, depth, init + r * ldi, ldi, add_last, out + r * ldo, ldo);
-        if (rows - r == 2)
-            tile_2x12(x + (int64_t)r * a->ldx + from, a->ldx, w, depth, init + r * ldi, ldi, add_last, out + r * ldo, ldo);
-        if (rows - r == 1)
-            tile_1x12(x + (int64_t)r * a->ldx + from, a->ldx, w, depth, init + r * ldi, ldi, add_last, out + r * ldo, ldo);
+        for (int32_t r = 0; r < rows; r += 3) {
+            const float *from_x = x + (int64_t)r * a->ldx + from, *from_init = init + (int64_t)r * ldi;
+            float *to = out + (int64_t)r * ldo;
+            int32_t here = least(3, rows - r);
+            if (here == 3) tile_3x12(from_x, a->ldx, w, depth, from_init, ldi, add_last, to, ldo);
+            else if (here == 2) tile_2x12(from_x, a->ldx, w, depth, from_init, ldi, add_last, to, ldo);
+            else tile_1x12(from_x, a->ldx, w, depth, from_init, ldi, add_last, to, ldo);
+            if (last && more) /* while the tile is in L1 */
+                finish(to, ldo, y + (int64_t)r * a->ldy, a->ldy, residual ? residual + (int64_t)r * a->ldr : 0, a->ldr, here,
+                       columns, a->activation);
+        }
     }
-    if (!direct) finish(partial, PANEL, y, a->ldy, residual, a->ldr, rows, columns, a->activation);
-    else if (a->activation != ACTIVATION_none)
-        finish(y, a->ldy, y, a->ldy, residual, a->ldr, rows, PANEL, a->activation);
 }
 
-/* Few rows: R rows of x (ldx apart) against one panel of 32-bit or 16-bit weights, the sums times `scale`. One or two rows
- * alternate between two sets of sums, so that enough additions are under way. */
+/* Few rows: R rows of x (ldx apart) against one panel of 32-bit or 16-bit weights, the sums times `scale`. One row
+ * alternates between two sets of sums, so that enough additions are under way. */
 #define GEMV_STEP(R, SET, LOAD, OFFSET)                                                                                  \
     {                                                                                                                    \
         vec b0 = LOAD(w + PANEL * (OFFSET)), b1 = LOAD(w + PANEL * (OFFSET) + 4), b2 = LOAD(w + PANEL * (OFFSET) + 8);   \
@@ -113,7 +123,7 @@ static void multiply(const linear_args *a, const Context *c, int32_t panel, int3
 #define GEMV(R, NAME, TYPE, LOAD)                                                                                        \
     static __attribute__((noinline)) void gemv_##NAME##_##R(const float *x, int32_t ldx, const TYPE *w, int32_t k,       \
                                                             vec scale, float *out) {                                     \
-        enum { SETS = R < 3 ? 2 : 1 };                                                                                   \
+        enum { SETS = R == 1 ? 2 : 1 };                                                                                   \
         vec acc[SETS][R][3];                                                                                             \
         const float *row[R];                                                                                             \
         FULLY for (int r = 0; r < R; r++) {                                                                              \

@@ -64,114 +64,144 @@ INLINE void transpose4(vec *a, vec *b, vec *c, vec *d) {
     *d = wasm_i64x2_shuffle(ab_high, cd_high, 1, 3);
 }
 
-/* Adding 1.5 * 2^23 rounds a float of magnitude below 2^22 to the nearest integer, which then stands in the low bits. */
-#define ROUNDER 12582912.0f
+/* Constants of polynomials are read from memory, one instruction each: V8 builds a v128.const from two 64-bit halves with
+ * four. `table` hides from the compiler that it knows what the memory holds. */
+#define FIX(x) __asm__ volatile("" : "+r"(x))
+INLINE const float *table(const float *p) {
+    FIX(p);
+    return p;
+}
 
-/* p times 2^n, n in the low bits of `rounded`. */
+/* p times 2^n, n in the low bits of `rounded`. Adding 1.5 * 2^23 rounds a float of magnitude below 2^22 to the nearest
+ * integer, which then stands in the low bits. */
+#define ROUNDER 12582912.0f
 INLINE vec scale_by_power(vec p, vec rounded) { return wasm_i32x4_add(p, wasm_i32x4_shl(rounded, 23)); }
 
-/* 2^x for x <= 0, the softmax exponential: relative error 2.2e-7 (minimax on |r| <= 1/2, degree 5); below 2^-126 the answer
- * stays about 1e-38. */
-INLINE vec exp2_negative(vec x) {
-    x = vmax(x, splat(-126.0f));
-    vec rounded = add(x, splat(ROUNDER));
-    vec r = sub(x, sub(rounded, splat(ROUNDER)));
-    vec p = splat(0x1.5c08e6p-10f);
-    p = madd(p, r, splat(0x1.3d0c52p-7f));
-    p = madd(p, r, splat(0x1.c6b6e4p-5f));
-    p = madd(p, r, splat(0x1.ebf918p-3f));
-    p = madd(p, r, splat(0x1.62e428p-1f));
-    p = madd(p, r, splat(0x1.000002p+0f));
+/* Horner's rule: the coefficients of x^n ... x^0 stand at k. */
+#define HORNER(p, x, k, n)                                                                                               \
+    vec p = load_splat(k);                                                                                               \
+    _Pragma("clang loop unroll(full)") for (int i_ = 1; i_ <= (n); i_++) p = madd(p, x, load_splat((k) + i_))
+
+/* 2^x for x <= 0, the softmax exponential: relative error 2.2e-7 (minimax on |r| <= 1/2, degree 5); below 2^-125 the answer
+ * stays about 1e-38. The constants are loaded once, before a loop. */
+static const float EXP2[] = {-125.0f, ROUNDER, 0x1.5c08e6p-10f, 0x1.3d0c52p-7f, 0x1.c6b6e4p-5f, 0x1.ebf918p-3f,
+                             0x1.62e428p-1f, 0x1.000002p+0f};
+typedef struct { vec k[8]; } Exp2;
+INLINE Exp2 exp2_constants(void) {
+    Exp2 e;
+    const float *k = table(EXP2);
+    _Pragma("clang loop unroll(full)") for (int i = 0; i < 8; i++) e.k[i] = load_splat(k + i);
+    return e;
+}
+INLINE vec exp2_negative(const Exp2 *e, vec x) {
+    x = vmax(x, e->k[0]);
+    vec rounded = add(x, e->k[1]);
+    vec r = sub(x, sub(rounded, e->k[1])), p = e->k[2];
+    _Pragma("clang loop unroll(full)") for (int i = 3; i < 8; i++) p = madd(p, r, e->k[i]);
     return scale_by_power(p, rounded);
 }
 
 #define LOG2E 1.44269504088896341f
 
-/* e^x, relative error 2e-7: x = n ln2 + r, degree 6 in r / ln2. Overflow gives infinity, below 2.4e-38 it is 0, NaN stays. */
+/* e^x, relative error 2e-7: x = n ln2 + r, degree 6 in r / ln2. Overflow gives infinity, below 2.4e-38 it is 0, NaN stays.
+ * ln2 is taken in two parts, the first of 15 bits so that n times it is exact. */
+static const float EXP[] = {-86.6f, 88.73f, LOG2E, ROUNDER, -0x1.62e4p-1f, -0x1.7f7d1cp-20f, 88.7228394f,
+                            0x1.41d334p-13f, 0x1.5f456ap-10f, 0x1.3b2dbcp-7f, 0x1.c6aed4p-5f, 0x1.ebfbdap-3f,
+                            0x1.62e430p-1f, 1.0f};
 INLINE vec vexp(vec x) {
-    vec clamped = vmin(vmax(x, splat(-86.6f)), splat(88.73f));
-    vec rounded = madd(clamped, splat(LOG2E), splat(ROUNDER));
-    vec n = sub(rounded, splat(ROUNDER));
-    /* ln2 in two parts, the first of 15 bits so that n times it is exact */
-    vec r = madd(n, splat(-0x1.7f7d1cp-20f), madd(n, splat(-0x1.62e4p-1f), clamped));
-    r = mul(r, splat(LOG2E));
-    vec p = splat(0x1.41d334p-13f);
-    p = madd(p, r, splat(0x1.5f456ap-10f));
-    p = madd(p, r, splat(0x1.3b2dbcp-7f));
-    p = madd(p, r, splat(0x1.c6aed4p-5f));
-    p = madd(p, r, splat(0x1.ebfbdap-3f));
-    p = madd(p, r, splat(0x1.62e430p-1f));
-    p = madd(p, r, splat(1.0f));
+    const float *k = table(EXP);
+    vec lowest = load_splat(k), log2e = load_splat(k + 2), rounder = load_splat(k + 3);
+    vec clamped = vmin(vmax(x, lowest), load_splat(k + 1));
+    vec rounded = madd(clamped, log2e, rounder);
+    vec n = sub(rounded, rounder);
+    vec r = mul(madd(n, load_splat(k + 5), madd(n, load_splat(k + 4), clamped)), log2e);
+    HORNER(p, r, k + 7, 6);
     /* n - 1, then doubled: 2^128 has no float, yet e^88.7 is finite */
     vec y = scale_by_power(p, wasm_i32x4_sub(rounded, wasm_i32x4_splat(1)));
     y = add(y, y);
-    y = choose(wasm_f32x4_gt(x, splat(88.7228394f)), splat(__builtin_inff()), y);
-    y = choose(wasm_f32x4_lt(x, splat(-86.6f)), zero(), y);
+    y = choose(wasm_f32x4_gt(x, load_splat(k + 6)), splat(__builtin_inff()), y);
+    y = wasm_v128_andnot(y, wasm_f32x4_lt(x, lowest));
     return choose(wasm_f32x4_ne(x, x), x, y);
 }
 
 /* Natural logarithm, relative error 2e-7 (Cephes coefficients); 0 -> -infinity, below 0 -> NaN. */
+static const float LOG[] = {7.0376836292E-2f, -1.1514610310E-1f, 1.1676998740E-1f, -1.2420140846E-1f, 1.4249322787E-1f,
+                            -1.6668057665E-1f, 2.0000714765E-1f, -2.4999993993E-1f, 3.3333331174E-1f,
+                            1.0f, 0.707106781186547524f, -2.12194440e-4f, -0.5f, 0.693359375f};
 INLINE vec vlog(vec x) {
+    const float *k = table(LOG);
+    vec one = load_splat(k + 9);
     vec tiny = wasm_f32x4_lt(x, splat(0x1p-126f));
     vec y = choose(tiny, mul(x, splat(0x1p23f)), x); /* subnormals */
     vec exponent = sub(wasm_f32x4_convert_i32x4(wasm_i32x4_sub(wasm_u32x4_shr(y, 23), wasm_i32x4_splat(126))),
-                       choose(tiny, splat(23.0f), zero()));
+                       wasm_v128_and(tiny, splat(23.0f)));
     vec f = wasm_v128_or(wasm_v128_and(y, wasm_i32x4_splat(0x007fffff)), wasm_i32x4_splat(0x3f000000));
-    vec low = wasm_f32x4_lt(f, splat(0.707106781186547524f));
-    exponent = sub(exponent, wasm_v128_and(low, splat(1.0f)));
-    f = sub(add(f, wasm_v128_and(low, f)), splat(1.0f));
+    vec low = wasm_f32x4_lt(f, load_splat(k + 10));
+    exponent = sub(exponent, wasm_v128_and(low, one));
+    f = sub(add(f, wasm_v128_and(low, f)), one);
     vec square = mul(f, f);
-    vec p = splat(7.0376836292E-2f);
-    p = madd(p, f, splat(-1.1514610310E-1f));
-    p = madd(p, f, splat(1.1676998740E-1f));
-    p = madd(p, f, splat(-1.2420140846E-1f));
-    p = madd(p, f, splat(1.4249322787E-1f));
-    p = madd(p, f, splat(-1.6668057665E-1f));
-    p = madd(p, f, splat(2.0000714765E-1f));
-    p = madd(p, f, splat(-2.4999993993E-1f));
-    p = madd(p, f, splat(3.3333331174E-1f));
+    HORNER(p, f, k, 8);
     p = mul(mul(p, f), square);
-    p = madd(exponent, splat(-2.12194440e-4f), p);
-    p = madd(square, splat(-0.5f), p);
-    p = madd(exponent, splat(0.693359375f), add(f, p));
+    p = madd(exponent, load_splat(k + 11), p);
+    p = madd(square, load_splat(k + 12), p);
+    p = madd(exponent, load_splat(k + 13), add(f, p));
     p = choose(wasm_f32x4_eq(x, zero()), splat(-__builtin_inff()), p);
     p = choose(wasm_f32x4_lt(x, zero()), splat(__builtin_nanf("")), p);
     p = choose(wasm_f32x4_eq(x, splat(__builtin_inff())), x, p);
     return choose(wasm_f32x4_ne(x, x), x, p);
 }
 
-INLINE vec sigmoid(vec x) { return vdiv(splat(1.0f), add(splat(1.0f), vexp(wasm_f32x4_neg(x)))); }
-
-INLINE vec silu(vec x) { return mul(x, vdiv(splat(1.0f), add(splat(1.0f), vexp(wasm_f32x4_neg(x))))); }
-
-/* tanh: an odd polynomial near 0 (Cephes), 1 - 2 / (e^2|x| + 1) elsewhere. */
-INLINE vec vtanh(vec x) {
-    vec size = wasm_f32x4_abs(x), square = mul(x, x);
-    vec p = splat(-5.70498872745E-3f);
-    p = madd(p, square, splat(2.06390887954E-2f));
-    p = madd(p, square, splat(-5.37397155531E-2f));
-    p = madd(p, square, splat(1.33314422036E-1f));
-    p = madd(p, square, splat(-3.33332819422E-1f));
-    vec near = madd(mul(p, square), x, x);
-    vec far = sub(splat(1.0f), vdiv(splat(2.0f), add(vexp(vmin(add(size, size), splat(60.0f))), splat(1.0f))));
-    far = wasm_v128_or(far, wasm_v128_and(x, wasm_i32x4_splat(0x80000000)));
-    return choose(wasm_f32x4_lt(size, splat(0.625f)), near, far);
+INLINE vec sigmoid(vec x) {
+    vec one = load_splat(table(EXP) + 13);
+    return vdiv(one, add(one, vexp(wasm_f32x4_neg(x))));
 }
 
-/* GELU, the exact erf form: max(x, 0) - |x| Q(|x|) with the normal tail Q(z) = t (c0 + ... + c4 t^4) e^(-z^2/2) and
- * t = 1 / (1 + p z / sqrt 2) (Abramowitz and Stegun 7.1.26, erf to 1.5e-7). Absolute error below 1e-6, finite for all x. */
+INLINE vec silu(vec x) { return mul(x, sigmoid(x)); }
+
+/* tanh: an odd polynomial near 0 (Cephes), 1 - 2 / (e^2|x| + 1) elsewhere. */
+static const float TANH[] = {-5.70498872745E-3f, 2.06390887954E-2f, -5.37397155531E-2f, 1.33314422036E-1f,
+                             -3.33332819422E-1f, 0.625f, 60.0f, 1.0f, 2.0f};
+INLINE vec vtanh(vec x) {
+    const float *k = table(TANH);
+    vec size = wasm_f32x4_abs(x), square = mul(x, x), one = load_splat(k + 7);
+    HORNER(p, square, k, 4);
+    vec near = madd(mul(p, square), x, x);
+    vec far = sub(one, vdiv(load_splat(k + 8), add(vexp(vmin(add(size, size), load_splat(k + 6))), one)));
+    far = wasm_v128_or(far, wasm_v128_and(x, wasm_i32x4_splat(0x80000000)));
+    return choose(wasm_f32x4_lt(size, load_splat(k + 5)), near, far);
+}
+
+/* GELU, the exact erf form: max(x, 0) - z Q(z), z = min(|x|, 5.2), with the normal tail Q as a polynomial of degree 15 in
+ * 2z / 5.2 - 1 (minimax for z Q). Absolute error below 2e-7, from 5.2 on below 5e-7; finite for every finite x. Three
+ * vectors at a time hide each other's latency and share the loads of the coefficients. */
+static const float GELU[] = {5.2f, 2.0f / 5.2f, -1.0f, -0x1.ca3c32p-9f, 0x1.6da690p-8f, 0x1.ee987cp-7f, -0x1.21f12ep-5f,
+                             -0x1.7c7df8p-7f, 0x1.74c684p-4f, -0x1.0f92fep-4f, -0x1.551710p-4f, 0x1.8602eep-3f, -0x1.ad5246p-4f,
+                             -0x1.c10a5cp-4f, 0x1.02ef24p-2f, -0x1.d558d4p-3f, 0x1.e8ec10p-4f, -0x1.214edcp-5f, 0x1.3179ecp-8f};
+INLINE void gelu_many(vec *x, int n) {
+    const float *k = table(GELU);
+    vec z[3], u[3], square[3], odd[3], even[3];
+    _Pragma("clang loop unroll(full)") for (int i = 0; i < n; i++) {
+        z[i] = vmin(wasm_f32x4_abs(x[i]), load_splat(k));
+        u[i] = madd(z[i], load_splat(k + 1), load_splat(k + 2));
+        square[i] = mul(u[i], u[i]);
+        odd[i] = load_splat(k + 3);
+        even[i] = load_splat(k + 4);
+    }
+    _Pragma("clang loop unroll(full)") for (int c = 5; c < 19; c += 2) {
+        vec c_odd = load_splat(k + c), c_even = load_splat(k + c + 1);
+        _Pragma("clang loop unroll(full)") for (int i = 0; i < n; i++) {
+            odd[i] = madd(odd[i], square[i], c_odd);
+            even[i] = madd(even[i], square[i], c_even);
+            FIX(odd[i]);
+            FIX(even[i]);
+        }
+    }
+    _Pragma("clang loop unroll(full)") for (int i = 0; i < n; i++)
+        x[i] = sub(vmax(x[i], zero()), mul(z[i], madd(odd[i], u[i], even[i])));
+}
 INLINE vec gelu(vec x) {
-    vec size = wasm_f32x4_abs(x);
-    vec z = vmin(size, splat(13.0f)); /* e^(-z^2/2) stays normal, and z times it is below 1e-35 */
-    vec t = vdiv(splat(1.0f), madd(z, splat(0.231641888f), splat(1.0f)));
-    vec p = splat(0.5307027145f);
-    p = madd(p, t, splat(-0.7265760135f));
-    p = madd(p, t, splat(0.7107068705f));
-    p = madd(p, t, splat(-0.142248368f));
-    p = madd(p, t, splat(0.127414796f));
-    vec tail = mul(mul(p, t), exp2_negative(mul(mul(z, z), splat(-0.5f * LOG2E))));
-    vec y = sub(vmax(x, zero()), mul(size, tail));
-    return choose(wasm_f32x4_gt(size, splat(13.0f)), vmax(x, zero()), y);
+    gelu_many(&x, 1);
+    return x;
 }
 
 INLINE vec relu(vec x) { return vmax(x, zero()); }

@@ -8,7 +8,6 @@
 #pragma once
 #include "simd.h"
 
-#define FIX(x) __asm__ volatile("" : "+r"(x))
 #define FIX_3(a) __asm__ volatile("" : "+r"((a)[0]), "+r"((a)[1]), "+r"((a)[2]))
 #define FULLY _Pragma("clang loop unroll(full)")
 
@@ -60,37 +59,4 @@ static const float zeros[PANEL] __attribute__((aligned(16)));
             vec b = load(bias + 4 * c);                                                                                  \
             FULLY for (int r = 0; r < ROWS; r++) store(out + r * ldo + 4 * c, add(acc[r][c], b));                        \
         }                                                                                                                \
-    }
-
-/* out[ROWS][8] += p[ROWS][k] . panel[k][8], the second product of attention; k is a multiple of 4. */
-#define TILE_8(ROWS)                                                                                                     \
-    static __attribute__((noinline)) void tile_##ROWS##x8(const float *p, int32_t ldp, const float *panel, int32_t k,    \
-                                                          float *out, int32_t ldo) {                                     \
-        vec acc[ROWS][2];                                                                                                \
-        const float *row[ROWS];                                                                                          \
-        FULLY for (int r = 0; r < ROWS; r++) {                                                                           \
-            FULLY for (int c = 0; c < 2; c++) acc[r][c] = load(out + r * ldo + 4 * c);                                   \
-            row[r] = p + r * ldp;                                                                                        \
-            FIX(row[r]);                                                                                                 \
-        }                                                                                                                \
-        for (int32_t left = k; left > 0; left -= 4) {                                                                    \
-            FULLY for (int i = 0; i < 4; i++) {                                                                          \
-                vec b0 = load(panel + 8 * i), b1 = load(panel + 8 * i + 4);                                              \
-                FULLY for (int r = 0; r < ROWS; r++) {                                                                   \
-                    vec a = load_splat(row[r] + i);                                                                      \
-                    acc[r][0] = madd(a, b0, acc[r][0]);                                                                  \
-                    acc[r][1] = madd(a, b1, acc[r][1]);                                                                  \
-                    FIX(acc[r][0]);                                                                                      \
-                    FIX(acc[r][1]);                                                                                      \
-                }                                                                                                        \
-            }                                                                                                            \
-            panel += 32;                                                                                                 \
-            FIX(panel);                                                                                                  \
-            FULLY for (int r = 0; r < ROWS; r++) {                                                                       \
-                row[r] += 4;                                                                                             \
-                FIX(row[r]);                                                                                             \
-            }                                                                                                            \
-        }                                                                                                                \
-        FULLY for (int r = 0; r < ROWS; r++)                                                                             \
-            FULLY for (int c = 0; c < 2; c++) store(out + r * ldo + 4 * c, acc[r][c]);                                   \
     }
