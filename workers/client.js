@@ -133,8 +133,17 @@ export class Engine {
       const what = event.message ? `failed: ${event.message} (${event.filename}:${event.lineno})` : "could not be loaded; is it there, and is the server running?";
       this.#drop(new EngineError("worker_died", `${this.workerUrl} ${what}`));
     };
-    worker.postMessage({ method: "start", params: { stop: this.#stop?.buffer ?? null } });
+    const lock = `candlewick engine ${Date.now()} ${Math.random()}`;
+    worker.postMessage({ method: "start", params: { stop: this.#stop?.buffer ?? null, lock } });
     this.#watchStart();
+  }
+
+  /** The worker holds this lock for as long as it lives; no event tells when a browser ends a worker. @param {string} name */
+  #watchLife(name) {
+    const worker = this.#worker;
+    navigator.locks.request(name, () => {
+      if (this.#worker === worker && !this.#closed) this.#drop(new EngineError("worker_died", "the engine ended unexpectedly, perhaps for want of memory; the next use starts a new one"));
+    });
   }
 
   /** Until the worker is alive, silence means that it never will be. */
@@ -190,6 +199,7 @@ export class Engine {
     if (message.event === "fatal") {
       return this.#drop(new EngineError("worker_died", `the Python interpreter failed for good (${message.message}); the next use starts a new one`));
     }
+    if (message.event === "locked") return this.#watchLife(message.name);
     if (message.event === "kernel") {
       this.#kernelStop = message.buffer ? { words: new Int32Array(message.buffer), index: message.stop / 4 } : null;
       return;

@@ -135,7 +135,7 @@ async function load(params) {
   open = [...checkpoint.sources.values()];
   const downloaded = performance.now();
   const { model, files, ...rest } = params;
-  const result = await ask(python.worker.load(JSON.stringify(rest), checkpoint.name, checkpoint.sources, host, reason));
+  const result = await ask(python.worker.load(JSON.stringify(rest), checkpoint.name, checkpoint.sources, host ?? undefined, reason)); // null is not None in Python
   closeFiles();
   host?.clearSources();
   const { runtime_ms = 0, numpy_ms = 0, import_ms = 0 } = python.timings;
@@ -174,7 +174,7 @@ async function transcribe({ audio, options }) {
   await ready;
   const sound = audio?.kind === "wav" ? { bytes: new Uint8Array(audio.bytes) } : audio?.kind === "pcm" ? { channels: audio.channels, rate: audio.rate } : null;
   if (!sound) throw new EngineError("bad_input", `transcribe: audio.kind is ${/** @type {any} */ (audio)?.kind}; there are wav and pcm`);
-  return ask(python.worker.transcribe(JSON.stringify({ options }), { bytes: null, channels: null, rate: 0, ...sound }));
+  return ask(python.worker.transcribe(JSON.stringify({ options }), { bytes: undefined, ...sound }));
 }
 
 async function describe() {
@@ -234,8 +234,15 @@ async function answer({ id, method, params }) {
 }
 
 self.onmessage = ({ data }) => {
-  if (data.method === "start") stopWord = data.params.stop && new Int32Array(data.params.stop);
-  else if (data.method === "cancel") {
+  if (data.method === "start") {
+    const { stop, lock } = data.params;
+    stopWord = stop && new Int32Array(stop);
+    // held until this worker ends, so that the page notices
+    navigator.locks?.request(lock, () => {
+      post({ event: "locked", name: lock });
+      return new Promise(() => {});
+    });
+  } else if (data.method === "cancel") {
     cancelled = data.params.id;
     if (current === cancelled) abort?.abort();
   } else queue = queue.then(() => answer(data));

@@ -304,7 +304,7 @@ class Sink {
 export async function openCheckpoint(url, own, how) {
   if (own?.length) {
     const sources = new Map(own.map((file) => [file.name, new BlobSource(file.name, file)]));
-    return { name: own.length === 1 ? own[0].name : folderOf(own), sources, keys: [] };
+    return { name: own[0].webkitRelativePath?.split("/")[0] || "own files", sources, keys: [] };
   }
   if (!url) throw new EngineError("bad_input", "load: wanted the URL of a checkpoint folder or a person's own files, got neither");
   const folder = new URL(url.endsWith("/") ? url : url + "/", self.location.href);
@@ -328,22 +328,28 @@ export async function openCheckpoint(url, own, how) {
   /** @type {Map<string, Source>} */
   const sources = new Map();
   const keys = files.map((file) => `${name}~${file.path}~${file.sha256.slice(0, 16)}`);
-  try {
-    await Promise.all(files.map(async (file, i) => {
-      const source = await fetchFile(new URL(file.path, folder), file, { ...how, onBytes, key: keys[i] });
+  // the first that fails ends the others, and all have ended before anybody is told
+  const others = new AbortController();
+  const signal = how.signal ? AbortSignal.any([how.signal, others.signal]) : others.signal;
+  /** @type {any} */
+  let failure = null;
+  await Promise.all(files.map(async (file, i) => {
+    try {
+      const source = await fetchFile(new URL(file.path, folder), file, { ...how, signal, onBytes, key: keys[i] });
       sources.set(file.path, source);
       onBytes(file.bytes, file.bytes, file.path);
       await how.store?.removeOthers(`${name}~${file.path}~`, keys[i]);
-    }));
-  } catch (error) {
+    } catch (error) {
+      failure ??= error;
+      others.abort();
+    }
+  }));
+  if (failure) {
     for (const source of sources.values()) source.close();
-    throw error;
+    throw failure;
   }
   return { name: manifest.name ?? name, sources, keys };
 }
-
-/** @param {File[]} own */
-const folderOf = (own) => own[0].webkitRelativePath?.split("/")[0] || "own files";
 
 /** @param {any} manifest @param {URL} url @returns {ManifestFile[]} */
 function checkManifest(manifest, url) {

@@ -40,9 +40,10 @@
  */
 
 /**
- * @typedef {{method: "start", params: {stop: SharedArrayBuffer | null}}
+ * @typedef {{method: "start", params: {stop: SharedArrayBuffer | null, lock: string}}
  *   | {method: "cancel", params: {id: number}}} Control
- *   start: the first message to a new worker; word 0 of `stop` is set while the running request is to be cancelled
+ *   start: the first message to a new worker; word 0 of `stop` is set while the running request is to be cancelled; the
+ *   worker holds the Web Lock `lock` for as long as it lives
  */
 
 /** @typedef {{id: number, result: any} | {id: number, error: ErrorValue}} Response */
@@ -86,6 +87,7 @@
 
 /**
  * @typedef {{event: "kernel", buffer: ArrayBufferLike | null, stop: number}
+ *   | {event: "locked", name: string}
  *   | {event: "fatal", message: string}} WorkerNews
  *   kernel: shared kernel memory and the address of its stop word (null: not shared, or gone)
  *   fatal: the interpreter is dead; the worker is to be replaced

@@ -42,10 +42,14 @@ export class Store {
     }
   }
 
-  /** Names of complete files. */
+  /** Names of complete files; those that come and go meanwhile (in another tab) may be missing. */
   async names() {
     const names = [];
-    for await (const name of this.folder.keys()) if (!name.endsWith(PART)) names.push(name);
+    try {
+      for await (const name of this.folder.keys()) if (!name.endsWith(PART)) names.push(name);
+    } catch {
+      // the folder changed under the iteration
+    }
     return names;
   }
 

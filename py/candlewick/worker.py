@@ -217,7 +217,7 @@ def error_value(error: Exception, blame: str = "bad_input") -> dict[str, Any]:
         return {"code": "cancelled", "message": "stopped", "data": {"result": getattr(error, "result", None)}}
     js = getattr(error, "js_error", None)  # an error of our JavaScript that passed through here
     if js is not None and getattr(js, "code", None) and isinstance(js.code, str):
-        data = js.data.to_py() if hasattr(js.data, "to_py") else js.data
+        data = js.data.to_py() if hasattr(js.data, "to_py") else None
         return {"code": js.code, "message": str(js.message), "data": data}
     if isinstance(error, MemoryError):
         return {"code": "out_of_memory", "message": str(error) or "Python's heap is full; use a smaller file or model"}
