@@ -46,7 +46,7 @@ class Format(enum.StrEnum):
 
 
 ModelOption = Annotated[str, typer.Option("--model", "-m", help="Checkpoint folder, or the name of one under models/.")]
-ThreadsOption = Annotated[int | None, typer.Option(min=1, help="Threads of the wasm executor; default: all cores.")]
+ThreadsOption = Annotated[int | None, typer.Option(min=1, help="Threads of the wasm executor; default: one in CPython, all cores in a browser.")]
 
 
 def version(show: bool) -> None:
@@ -65,7 +65,7 @@ def main_options(_version: Annotated[bool, typer.Option("--version", callback=ve
 
 @app.command()
 def transcribe(
-    audio: Annotated[Path, typer.Argument(help="Recording: WAV of any depth; FLAC, MP3 and others through ffmpeg.")],
+    audio: Annotated[Path, typer.Argument(help="Recording: WAV of any depth; FLAC, MP3, Ogg, AIFF.")],
     model: ModelOption = DEFAULT_MODEL,
     executor: Annotated[Executor, typer.Option(help="numpy is the quickest in CPython.")] = Executor.numpy,
     threads: ThreadsOption = None,

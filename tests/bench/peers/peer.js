@@ -1,4 +1,4 @@
-// The peers in a page of their own. What runs is named after # in the address, as JSON: {peer, threads, model}.
+// The peers in a page of their own. What runs is named after # in the address, as JSON: {peer, threads, model, cache}.
 // Times are milliseconds of performance.now(), which counts from the navigation, as in the page that measures Candlewick.
 const settings = JSON.parse(decodeURIComponent(location.hash.slice(1)));
 const now = () => performance.now();
@@ -12,7 +12,7 @@ async function recording() {
 async function transformers() {
   const library = await import('/npm/@huggingface/transformers/dist/transformers.min.js');
   const runtime = `${location.origin}/npm/@huggingface/transformers/node_modules/onnxruntime-web/dist/ort-wasm-simd-threaded.asyncify`;
-  Object.assign(library.env, { allowRemoteModels: false, allowLocalModels: true, localModelPath: '/onnx/' });
+  Object.assign(library.env, { allowRemoteModels: false, allowLocalModels: true, localModelPath: '/onnx/', useBrowserCache: settings.cache });
   library.env.backends.onnx.wasm.numThreads = settings.threads;
   library.env.backends.onnx.wasm.wasmPaths = { mjs: `${runtime}.mjs`, wasm: `${runtime}.wasm` };
   const [audio, pipe] = await Promise.all([

@@ -97,8 +97,9 @@ class Handler(http.server.SimpleHTTPRequestHandler):
 class PeerBench:
     """One peer in Chromium, with a profile of its own."""
 
-    def __init__(self, address: str, profile: Path, peer: str, threads: int, model: str):
-        settings = json.dumps({"peer": peer, "threads": threads, "model": model})
+    def __init__(self, address: str, profile: Path, peer: str, threads: int, model: str,
+                 cache: bool = True):
+        settings = json.dumps({"peer": peer, "threads": threads, "model": model, "cache": cache})
         self.url = f"{address}/page.html#{urllib.parse.quote(settings)}"
         self.profile = profile
 
@@ -182,7 +183,8 @@ def measure(options: argparse.Namespace, checkpoint: Path) -> dict[str, Any]:
         there = f"http://127.0.0.1:{server.server_port}"
         candlewick = PageBench(address, work / "ours", options.input, checkpoint.name, options.executor,
                                options.threads)
-        pipeline = PeerBench(there, work / "transformers", "transformers", options.threads, checkpoint.name)
+        pipeline = PeerBench(there, work / "transformers", "transformers", options.threads, checkpoint.name,
+                             options.peer_cache)
         encoder = PeerBench(there, work / "encoder", "encoder", options.threads, checkpoint.name)
         for side in (candlewick, pipeline, encoder):
             side.prime()
@@ -200,7 +202,7 @@ def measure(options: argparse.Namespace, checkpoint: Path) -> dict[str, Any]:
         server.shutdown()
     sides = {name: merge(parts) for name, parts in rows.items()}
     return {"threads": options.threads, "executor": options.executor, "rounds": options.rounds, "runs": options.runs,
-            "cpus": os.cpu_count(), "load_average_before": load, "input": options.input.name,
+            "cpus": os.cpu_count(), "load_average_before": load, "input": options.input.name, "peer_cache": options.peer_cache,
             "versions": json.loads((HERE / "package.json").read_text())["devDependencies"],
             "ratios": ratios(sides), "texts": texts, "sides": sides}
 
@@ -213,6 +215,8 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3, help="browser starts a side")
     parser.add_argument("--runs", type=int, default=3, help="repetitions a start, after two that warm up")
+    parser.add_argument("--no-peer-cache", dest="peer_cache", action="store_false",
+                        help="transformers.js without its Cache API copy: the HTTP cache alone")
     parser.add_argument("--setup", action="store_true", help="fetch and export only")
     options = parser.parse_args()
     try:
