@@ -1,6 +1,6 @@
 """The `candlewick` command: words in, a function of `candlewick.commands` called, errors in one line.
 
-Everything heavy is imported by the command that needs it; `candlewick --help` imports neither NumPy nor a model.
+Everything heavy is imported by the command that needs it; `candlewick --help` imports no model and no executor.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ class Format(enum.StrEnum):
 
 
 ModelOption = Annotated[str, typer.Option("--model", "-m", help="Checkpoint folder, or the name of one under models/.")]
-ThreadsOption = Annotated[int | None, typer.Option(min=1, help="Threads of the wasm executor; default: one in CPython, all cores in a browser.")]
+ThreadsOption = Annotated[int | None, typer.Option(
+    min=1, help="Threads of the wasm executor; default: one in CPython, as many as the page takes in a browser.")]
 
 
 def version(show: bool) -> None:
