@@ -140,7 +140,7 @@ async function cold(store, key, wheels, onStep, begun) {
   const libraries = await unzip(numpy, (name) => EARLY.test(name), wheels.numpy);
   mark("wheels_ms");
 
-  let layout = [];
+  let layout = /** @type {number[]} */ ([]);
   const py = await start(libraries, { _makeSnapshot: store !== null }, (module) => (layout = layoutOf(module)));
   mark("runtime_ms");
 

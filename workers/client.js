@@ -90,7 +90,7 @@ export class Engine {
   }
 
   /**
-   * @param {"load" | "transcribe" | "describe" | "unload"} method
+   * @param {"load" | "transcribe" | "profile" | "describe" | "unload"} method
    * @param {any} params
    * @param {RequestOptions} [options]
    * @returns {Promise<any>} rejects with an EngineError
@@ -155,7 +155,7 @@ export class Engine {
     }, this.startMs);
   }
 
-  /** Give the worker its next request. */
+  /** Give the worker its next request. @returns {void} */
   #next() {
     if (this.#running || !this.#waiting.length || this.#closed) return;
     if (!this.#worker) this.#start();

@@ -177,16 +177,22 @@ async function transcribe({ audio, options }) {
   return ask(python.worker.transcribe(JSON.stringify({ options }), { bytes: undefined, ...sound }));
 }
 
+/** @param {{entry: string, rounds?: number, position?: number}} params */
+async function profile(params) {
+  await ready;
+  return ask(python.worker.profile(JSON.stringify(params)));
+}
+
 async function describe() {
   await ready;
-  const { usage: used, quota } = await navigator.storage?.estimate?.().catch(() => ({})) ?? {};
+  const { used, allowed } = await usage();
   const mine = await ask(python.worker.describe());
   return {
     ...mine,
     versions: { ...mine.versions, pyodide: python.py.version },
     features: features(),
     userAgent: navigator.userAgent,
-    cache: { snapshot, stored: (await storePromise) !== null, used, quota },
+    cache: { snapshot, stored: (await storePromise) !== null, used, quota: allowed },
     timings: python.timings,
   };
 }
@@ -214,7 +220,7 @@ async function loadOrHeal(params) {
 }
 
 /** @type {Record<string, (params: any) => Promise<any>>} */
-const methods = { load: loadOrHeal, transcribe, describe, unload };
+const methods = { load: loadOrHeal, transcribe, describe, unload, profile };
 
 /** @param {import("./protocol.js").Request} request */
 async function answer({ id, method, params }) {

@@ -399,7 +399,7 @@ async function openPlainFolder(folder, { onBytes, signal }) {
 export async function removeDamaged(url, store) {
   const folder = new URL(url.endsWith("/") ? url : url + "/", self.location.href);
   const name = decodeURIComponent(folder.pathname.split("/").at(-2) ?? "");
-  const bad = [];
+  const bad = /** @type {string[]} */ ([]);
   if (!store) return bad;
   for (const file of checkManifest(await getJson(new URL("manifest.json", folder)), folder)) {
     const key = `${name}~${file.path}~${file.sha256.slice(0, 16)}`;

@@ -35,6 +35,7 @@
 /**
  * @typedef {{id: number, method: "load", params: LoadParams}
  *   | {id: number, method: "transcribe", params: TranscribeParams}
+ *   | {id: number, method: "profile", params: {entry: string, rounds?: number, position?: number}}
  *   | {id: number, method: "describe", params: {}}
  *   | {id: number, method: "unload", params: {}}} Request
  */

@@ -67,7 +67,7 @@ export class Store {
       return null;
     }
     try {
-      return await file.createSyncAccessHandle(/** @type {any} */ ({ mode: "read-only" }));
+      return await /** @type {any} */ (file).createSyncAccessHandle({ mode: "read-only" });
     } catch {
       try {
         return await file.getFile();

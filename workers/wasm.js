@@ -88,9 +88,10 @@ export class KernelHost {
   #workers = [];
   /** @type {Map<string, import("./files.js").Source>} */
   #sources = new Map();
+  /** @type {Int32Array} */
   #words = new Int32Array(8);
-  #bytes = new Uint8Array(0);
-  #ints = new Int32Array(0);
+  #bytes = /** @type {Uint8Array} */ (new Uint8Array(0));
+  #ints = /** @type {Int32Array} */ (new Int32Array(0));
   /** what a failed run said */
   failure = "";
   /** set by the engine: has the running request been cancelled? */

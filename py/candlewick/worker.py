@@ -22,6 +22,7 @@ import numpy as np
 
 import candlewick
 from candlewick import audio, executors
+from candlewick.executors.example import example_inputs
 from candlewick.executors.wasm.host_browser import Host
 from candlewick.models.whisper import TranscribeOptions, Transcriber
 from candlewick.weights.load import Checkpoint
@@ -76,6 +77,10 @@ class Worker:
     async def transcribe(self, params: str, sound: Any) -> str:
         """sound: {bytes} of a WAV file, or {channels, rate}."""
         return await self._answer(self._transcribe(json.loads(params), sound))
+
+    async def profile(self, params: str) -> str:
+        """{entry, rounds, position}: least time of each instruction, and of whole runs, in milliseconds."""
+        return await self._answer(self._profile(**json.loads(params)))
 
     async def describe(self) -> str:
         return await self._answer(self._describe())
@@ -147,6 +152,21 @@ class Worker:
         if result.get("stopped"):
             raise Cancelled(result)
         return result
+
+    async def _profile(self, entry: str, rounds: int = 5, position: int = 0) -> dict[str, Any]:
+        if self._executor is None or entry not in self._executor.programs:
+            raise BadInput(f"profile: no entry {entry!r} is loaded")
+        executor = self._executor
+        inputs = example_inputs(executor.programs[entry], position)
+        rows: list[list[Any]] = []
+        run_ms = []
+        for _ in range(rounds):
+            times = await executor.profile(entry, inputs)
+            rows = [[i, op, min(ms, row[2])] for (i, op, ms), row in zip(times, rows or [[0, "", ms] for _, _, ms in times])]
+            start = time.perf_counter()
+            await executor.run(entry, inputs, ())
+            run_ms.append((time.perf_counter() - start) * 1000)
+        return {"entry": entry, "rows": rows, "run_ms": run_ms}
 
     async def _describe(self) -> dict[str, Any]:
         versions = {"candlewick": candlewick.__version__, "numpy": np.__version__, "python": sys.version.split()[0]}

@@ -31,8 +31,8 @@ TRANSCRIBE = "async (options) => outcome(engine.transcribe({ audio: { kind: 'wav
 
 
 @pytest.fixture(scope="module")
-def ours(site):
-    """A server of our own, whose faults a test may set; the session's `site` makes sure that the wheel is of this code."""
+def ours(built):
+    """A server of our own, whose faults a test may set; the session's `built` makes sure that the wheel is of this code."""
     with serving() as server:
         yield server
 
@@ -129,7 +129,7 @@ def test_transcribes_a_recording_on_threads(context, ours):
 
 @needs_tiny
 @needs_jfk
-def test_without_isolation_headers_one_thread_gives_the_same(browser, site):
+def test_without_isolation_headers_one_thread_gives_the_same(browser, built):
     """BR-45: the same words on one thread; threads in use and asked, and the cause, are said."""
     with serving(isolated=False) as ours:
         context = browser.new_context()

@@ -34,7 +34,7 @@ STORED = """
 
 
 @pytest.fixture(scope="module")
-def profile(browser, site):
+def profile(browser, built):
     """A context whose interpreter snapshot is made, so that starts are short."""
     context = browser.new_context()
     with serving() as ours:
@@ -258,7 +258,7 @@ def test_full_storage_goes_on_in_memory(profile):
     page.close()
 
 
-def test_damaged_snapshot_heals_itself(browser, site):
+def test_damaged_snapshot_heals_itself(browser, built):
     context = browser.new_context()
     with serving() as ours:
         page = open_page(context, ours)

@@ -58,7 +58,7 @@ self.onmessage = ({ data }) => {
 
 
 @pytest.fixture(scope="module")
-def ours(site):
+def ours(built):
     with serving() as server:
         yield server
 
@@ -347,7 +347,7 @@ def test_worker_that_does_not_hear_a_cancel_is_replaced(page):
 
 @needs_tiny
 @needs_jfk
-def test_stop_halts_a_real_run_quickly(browser, site):
+def test_stop_halts_a_real_run_quickly(browser, built):
     """On threads the stop word ends the encoder between two instructions."""
     context = browser.new_context()
     with serving() as ours:
