@@ -13,7 +13,7 @@ TILE_12(2)
 TILE_12(3)
 
 enum {
-    K_BLOCK = 512,  /* rows of a panel held in L1: 512 x 12 x 4 bytes = 24 KB */
+    K_BLOCK = 2048, /* rows of a panel taken at once: 96 KB of float32, which stream from L2 as fast as the tile takes them */
     ROW_BLOCK = 96, /* rows of x per partial-sum block and, in the last panels, per task; a multiple of 3 */
     GEMV_ROWS = 3,  /* up to here weights are expanded in registers */
 };
@@ -53,13 +53,17 @@ static void finish(const float *from, int32_t ldf, float *y, int32_t ldy, const 
     }
 }
 
-static void expand(const void *panel, int32_t offset, int32_t count, int32_t dtype, float *to) {
-    const uint16_t *from = (const uint16_t *)panel + offset;
-    if (dtype == DTYPE_f16) {
-        for (int32_t i = 0; i < count; i += 4) store(to + i, half_to_float(from + i));
-    } else {
-        for (int32_t i = 0; i < count; i += 4) store(to + i, bfloat_load(from + i));
-    }
+/* `count` 16-bit values, a multiple of 12, to float32. */
+static __attribute__((noinline)) void expand(const uint16_t *from, int32_t count, int32_t dtype, float *to) {
+    vec mask = half_mask(), scale = splat(HALF_SCALE);
+    FIX(scale);
+    const float *end = to + count;
+    if (dtype == DTYPE_f16)
+        for (; to < end; to += 12, from += 12)
+            FULLY for (int i = 0; i < 12; i += 4) store(to + i, mul(half_load(from + i, mask), scale));
+    else
+        for (; to < end; to += 12, from += 12)
+            FULLY for (int i = 0; i < 12; i += 4) store(to + i, bfloat_load(from + i, mask));
 }
 
 /* All of x's rows [row, row + rows) times one panel. */
@@ -84,7 +88,7 @@ static void multiply(const linear_args *a, const Context *c, int32_t panel, int3
         if (a->w_dtype == DTYPE_f32) {
             w = (const float *)weights + from * PANEL;
         } else {
-            expand(weights, from * PANEL, depth * PANEL, a->w_dtype, block);
+            expand((const uint16_t *)weights + from * PANEL, depth * PANEL, a->w_dtype, block);
             w = block;
         }
         int first = from == 0, last = from + depth == k;
@@ -111,7 +115,8 @@ static void multiply(const linear_args *a, const Context *c, int32_t panel, int3
  * alternates between two sets of sums, so that enough additions are under way. */
 #define GEMV_STEP(R, SET, LOAD, OFFSET)                                                                                  \
     {                                                                                                                    \
-        vec b0 = LOAD(w + PANEL * (OFFSET)), b1 = LOAD(w + PANEL * (OFFSET) + 4), b2 = LOAD(w + PANEL * (OFFSET) + 8);   \
+        vec b0 = LOAD(w + PANEL * (OFFSET), mask), b1 = LOAD(w + PANEL * (OFFSET) + 4, mask),                            \
+            b2 = LOAD(w + PANEL * (OFFSET) + 8, mask);                                                                   \
         FULLY for (int r = 0; r < R; r++) {                                                                              \
             vec a = load_splat(row[r] + (OFFSET));                                                                       \
             acc[SET][r][0] = madd(a, b0, acc[SET][r][0]);                                                                \
@@ -124,7 +129,7 @@ static void multiply(const linear_args *a, const Context *c, int32_t panel, int3
     static __attribute__((noinline)) void gemv_##NAME##_##R(const float *x, int32_t ldx, const TYPE *w, int32_t k,       \
                                                             vec scale, float *out) {                                     \
         enum { SETS = R == 1 ? 2 : 1 };                                                                                   \
-        vec acc[SETS][R][3];                                                                                             \
+        vec acc[SETS][R][3], mask = half_mask();                                                                         \
         const float *row[R];                                                                                             \
         FULLY for (int r = 0; r < R; r++) {                                                                              \
             FULLY for (int s = 0; s < SETS; s++) acc[s][r][0] = acc[s][r][1] = acc[s][r][2] = zero();                    \
@@ -152,7 +157,7 @@ static void multiply(const linear_args *a, const Context *c, int32_t panel, int3
                       mul(SETS == 2 ? add(acc[0][r][c], acc[SETS - 1][r][c]) : acc[0][r][c], scale));                    \
     }
 
-#define GEMV_ALL(R) GEMV(R, f32, float, load) GEMV(R, f16, uint16_t, half_load) GEMV(R, bf16, uint16_t, bfloat_load)
+#define GEMV_ALL(R) GEMV(R, f32, float, float_load) GEMV(R, f16, uint16_t, half_load) GEMV(R, bf16, uint16_t, bfloat_load)
 GEMV_ALL(1)
 GEMV_ALL(2)
 GEMV_ALL(3)

@@ -207,17 +207,28 @@ INLINE vec gelu(vec x) {
 INLINE vec relu(vec x) { return vmax(x, zero()); }
 
 /* Half precision without a conversion instruction: shift exponent and mantissa into place, then multiply by 2^112 to
- * move the exponent's bias. Exact for every finite half, subnormals too. `bits` holds sign-extended 16-bit values. */
+ * move the exponent's bias. Exact for every finite half, subnormals too. */
 #define HALF_SCALE 0x1p112f
-INLINE vec half_unscaled(vec bits) {
-    return wasm_v128_and(wasm_i32x4_shl(bits, 13), wasm_i32x4_splat((int32_t)0x8fffe000));
+#define HALF_MASK 0x8fffe000u
+INLINE vec half_mask(void) { /* once, before a loop */
+    vec mask = wasm_i32x4_splat((int32_t)HALF_MASK);
+    FIX(mask);
+    return mask;
 }
-INLINE vec half_load(const uint16_t *p) { return half_unscaled(wasm_i32x4_load16x4((const void *)p)); }
-INLINE vec half_to_float(const uint16_t *p) { return mul(half_load(p), splat(HALF_SCALE)); }
-INLINE vec bfloat_load(const uint16_t *p) { return wasm_i32x4_shl(wasm_u32x4_load16x4((const void *)p), 16); }
+INLINE vec half_load(const uint16_t *p, vec mask) { /* the value times 2^-112 */
+    return wasm_v128_and(wasm_i32x4_shl(wasm_i32x4_load16x4((const void *)p), 13), mask);
+}
+INLINE vec bfloat_load(const uint16_t *p, vec mask) {
+    (void)mask;
+    return wasm_i32x4_shl(wasm_u32x4_load16x4((const void *)p), 16);
+}
+INLINE vec float_load(const float *p, vec mask) {
+    (void)mask;
+    return load(p);
+}
 
 INLINE float half_scalar(uint16_t h) {
-    union { uint32_t i; float f; } u = {((uint32_t)(int32_t)(int16_t)h << 13) & 0x8fffe000u};
+    union { uint32_t i; float f; } u = {((uint32_t)(int32_t)(int16_t)h << 13) & HALF_MASK};
     return u.f * HALF_SCALE;
 }
 INLINE float bfloat_scalar(uint16_t h) {
