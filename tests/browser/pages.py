@@ -51,7 +51,18 @@ def wait_ready(page) -> None:
 
 def wait_done(page, name: str) -> None:
     """The job with this name has ended, well or badly."""
-    page.locator("#job[aria-busy=false]").filter(has=page.get_by_role("heading", name=name, exact=True)).wait_for(timeout=DONE_MS)
+    title = page.get_by_role("heading", name=name, exact=True)
+    page.locator("#job[aria-busy=false]").filter(has=title).wait_for(timeout=DONE_MS)
+
+
+def try_sample(page, press=None) -> None:
+    """Start the sample, by its button unless `press` does it otherwise, and wait for its end."""
+    page.evaluate("() => { document.querySelector('#job-name').textContent = ''; }")  # an earlier sample is not this one
+    if press:
+        press()
+    else:
+        page.get_by_role("button", name="Try the sample").click()
+    wait_done(page, "Sample")
 
 
 def words(page) -> str:
@@ -90,8 +101,8 @@ def wav(samples: np.ndarray, rate: int = 16_000) -> bytes:
     return out.getvalue()
 
 
-def sample_times(n: int, pause: float = 0.5) -> bytes:
-    """The sample clip n times over: speech that takes a while."""
+def sample_times(n: int, pause: float = 9) -> bytes:
+    """The sample clip n times over, with pauses (without, the model takes the repetition for its own fault)."""
     with wave.open(str(SAMPLE)) as file:
         clip = np.frombuffer(file.readframes(file.getnframes()), "<i2") / 32768
     return wav(np.tile(np.concatenate([clip, np.zeros(int(16_000 * pause))]), n))

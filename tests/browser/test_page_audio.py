@@ -3,11 +3,15 @@ the microphone at the rate that the device really has."""
 
 from __future__ import annotations
 
+import base64
+import io
 import struct
+import wave
 
 import numpy as np
 import pytest
 
+from candlewick.commands.browser import chromium_path
 from tests.browser.pages import JFK, SAMPLE, visit, wav
 
 READ = """async ([text, type]) => {
@@ -31,8 +35,6 @@ def page(browser, site):
 
 
 def read(page, data: bytes, mime: str = ""):
-    import base64
-
     return page.evaluate(READ, [base64.b64encode(data).decode(), mime])
 
 
@@ -51,7 +53,8 @@ def form(code: int, bits: int, channels: int = 1, rate: int = 8000, sub: int | N
 
 @pytest.mark.parametrize(
     "head",
-    [form(1, 8), form(1, 16), form(1, 24), form(1, 32), form(3, 32), form(3, 64), form(0xFFFE, 24, sub=1), form(0xFFFE, 32, sub=3)],
+    [form(1, 8), form(1, 16), form(1, 24), form(1, 32), form(3, 32), form(3, 64), form(0xFFFE, 24, sub=1),
+     form(0xFFFE, 32, sub=3)],
     ids=["u8", "s16", "s24", "s32", "f32", "f64", "extensible 24", "extensible float"],
 )
 def test_plain_wav_goes_on_as_its_bytes(page, head):
@@ -127,9 +130,6 @@ def test_own_wav_writer(page):
       const blob = wavBlob([new Float32Array([0, 1, -1, 2]), new Float32Array([0.5, 0, 0, -2])], 44100);
       return [...new Uint8Array(await blob.arrayBuffer())];
     }"""))
-    import io
-    import wave
-
     with wave.open(io.BytesIO(data)) as file:
         assert (file.getnchannels(), file.getframerate(), file.getsampwidth(), file.getnframes()) == (2, 44_100, 2, 4)
         assert np.frombuffer(file.readframes(4), "<i2").tolist() == [0, 16384, 32767, 0, -32767, 0, 32767, -32767]
@@ -143,10 +143,11 @@ RECORD = """async () => {
   await tape.start();
   await new Promise((r) => setTimeout(r, 1500));
   const { samples, rate } = await tape.stop();
-  return { rate, seconds: samples.length / rate, top, peak: samples.reduce((a, x) => Math.max(a, Math.abs(x)), 0), made: window.made };
+  const peak = samples.reduce((a, x) => Math.max(a, Math.abs(x)), 0);
+  return { rate, seconds: samples.length / rate, top, peak, made: window.made };
 }"""
 
-# As in Firefox: a context at another rate than the device's refuses the microphone; and a device that reports a rate it has not.
+# As in Firefox: a context at another rate than its own default refuses the microphone.
 PICKY = """
   window.made = [];
   const Real = window.AudioContext;
@@ -165,16 +166,9 @@ def microphone(browser, tmp_path_factory):
     """A second browser whose microphone plays the sample clip again and again."""
     args = ["--no-sandbox", "--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream",
             f"--use-file-for-fake-audio-capture={SAMPLE}"]
-    other = browser.browser_type.launch(executable_path=page_executable(browser), args=args)
+    other = browser.browser_type.launch(executable_path=chromium_path(), args=args)
     yield other
     other.close()
-
-
-def page_executable(browser) -> str:
-    """The same Chromium as the one under test."""
-    from candlewick.commands.browser import chromium_path
-
-    return str(chromium_path())
 
 
 @pytest.mark.parametrize("picky", [False, True], ids=["device rate", "device rate refused"])
