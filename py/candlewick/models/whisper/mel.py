@@ -79,13 +79,11 @@ def window(audio: np.ndarray, start_frame: int, n_samples: int) -> np.ndarray:
     A frame is centred on its time, so the first one begins N_FFT / 2 samples early. Before the recording stands its
     mirror image, after it silence: the same as padding it to the full window and taking the transform of that.
     """
-    half = N_FFT // 2
-    begin = start_frame * HOP - half
+    begin = start_frame * HOP - N_FFT // 2
+    before = max(-begin, 0)  # samples that stand before the recording
     out = np.zeros(n_samples, np.float32)
-    if begin < 0:
-        mirror = audio[1 : half + 1]  # sample i stands at -i; a very short recording has fewer
-        out[half - len(mirror) : half] = mirror[::-1]
+    mirror = audio[1 : before + 1]  # sample i stands at -i; a very short recording has fewer
+    out[before - len(mirror) : before] = mirror[::-1]
     part = audio[max(begin, 0) : begin + n_samples]
-    offset = max(-begin, 0)
-    out[offset : offset + len(part)] = part
+    out[before : before + len(part)] = part
     return out.reshape(1, n_samples, 1)

@@ -10,6 +10,7 @@ from typing import Any
 from candlewick.models.whisper.mel import FRAMES_PER_SECOND
 
 FRAMES_PER_TIMESTAMP = 2  # the encoder halves the frames, and timestamps count its positions
+TOO_SHORT = 10  # frames: in 0.1 s nothing is said, and to listen to no more would only invite an invented phrase
 
 
 @dataclass(frozen=True)
@@ -32,17 +33,18 @@ def cut(tokens: Sequence[int], timestamp_begin: int, n_frames: int) -> tuple[lis
     pairs = [i for i in range(1, len(tokens)) if is_time[i - 1] and is_time[i]]  # where a second one of two stands
 
     def frame(token: int) -> int:
-        return min((token - timestamp_begin) * FRAMES_PER_TIMESTAMP, n_frames)
+        return min(max(token - timestamp_begin, 0) * FRAMES_PER_TIMESTAMP, n_frames)
 
     if not pairs:
         times = [t for t, timed in zip(tokens, is_time) if timed]
         start = frame(times[0]) if is_time[:1] == [True] else 0
         end = frame(times[-1]) if len(times) > 1 else n_frames
-        return [Piece(start, end, tuple(tokens))], n_frames
+        return [Piece(start, max(start, end), tuple(tokens))], n_frames
     bounds = [0, *pairs, *([len(tokens)] if single_end else [])]
     pieces = [Piece(frame(tokens[a]), max(frame(tokens[a]), frame(tokens[b - 1])), tuple(tokens[a:b]))
               for a, b in pairwise(bounds)]
-    return pieces, n_frames if single_end else pieces[-1].end or n_frames  # a last pair at 0 would stand still
+    stuck = pieces[-1].end <= TOO_SHORT  # going on from there would take the same window again and again
+    return pieces, n_frames if single_end or stuck else pieces[-1].end
 
 
 @dataclass

@@ -20,12 +20,11 @@ from candlewick.executors import Executor, Progress, Stopped
 from candlewick.models.whisper.decoding import Decoded, WindowDecoder, detect_language, rules_for
 from candlewick.models.whisper.mel import DYNAMIC_RANGE, FRAMES_PER_SECOND, HOP, SAMPLE_RATE, window
 from candlewick.models.whisper.programs import LoadedModel, load_model
-from candlewick.models.whisper.segments import Timeline, cut, segment
+from candlewick.models.whisper.segments import TOO_SHORT, Timeline, cut, segment
 from candlewick.models.whisper.tokenizer import SECONDS_PER_TIMESTAMP
 from candlewick.weights.load import Checkpoint
 
-NO_SIGNAL = -7.0  # log-mel peak of an empty window: dithered 16-bit silence lies near -8, faint speech above -6
-LEFTOVER_FRAMES = 10  # a last window of at most 0.1 s is not worth hearing: it would only invite an invented phrase
+NO_SIGNAL = -7.0  # log-mel of a frame with nothing in it: dithered 16-bit silence lies near -8, faint speech above -6
 
 
 @dataclass(frozen=True)
@@ -154,7 +153,7 @@ class Transcription:
             yield event
         yield self.progress()
         while self.seek < max(self.n_frames, 1) and not self.stopped:
-            if self.seek and self.n_frames - self.seek <= LEFTOVER_FRAMES:
+            if self.seek and self.n_frames - self.seek <= TOO_SHORT:
                 break
             async for event in self.hear_window():
                 yield event
@@ -213,10 +212,11 @@ class Transcription:
         return self._heard[1]
 
     async def encode(self) -> bool:
-        """Encodes the window at `seek`; False if there is nothing in it: digital silence, or all of it below what the
-        model would be shown."""
+        """Encodes the window at `seek`; False if there is nothing in it: (almost) all frames are digital silence, or below
+        what the model would be shown."""
         mel = await self.mel(self.seek, ("log_mel", "peak"))
-        if float(mel["peak"]) <= max(NO_SIGNAL, self.peak - DYNAMIC_RANGE):
+        floor = max(NO_SIGNAL, self.peak - DYNAMIC_RANGE)
+        if float(mel["peak"]) <= floor or (mel["log_mel"].max(axis=2) > floor).sum() <= TOO_SHORT:
             return False
         with self.timed("encode"):
             await self.executor.run("encode", {"log_mel": mel["log_mel"], "peak": self.peak}, fetch=())
