@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -58,6 +59,8 @@ class Scripted:
         await self.real.run(entry, inputs, ())  # the real limits: positions, ids
         tokens = inputs["tokens"][0, : inputs["last"] + 1].tolist()
         self.read = self.read[: inputs["pos"]] + tokens
+        if fetch == ():
+            return {}
         logits = np.full(self.n_vocab, -20.0, np.float32)
         for token, value in self.script(self.read).items():
             logits[token] = value
@@ -257,6 +260,22 @@ async def test_a_stopped_executor_ends_the_run():
     final = await result(t, clips.chirp(1))
     t.executor = real
     assert final["stopped"] and final["segments"] == []
+
+
+async def test_a_long_recording_takes_the_memory_of_a_window():
+    """Beside the recording itself, what is held does not grow with its length."""
+    t = await loaded()
+    Scripted(t, single_segment(t))
+    await result(t, clips.chirp(4))
+    peaks = []
+    for seconds in (20, 80):
+        audio = np.resize(clips.chirp(5), seconds * 16000)
+        tracemalloc.start()
+        final = await result(t, audio)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+        assert len(final["segments"]) == seconds // 2 and final["segments"][-1]["end"] == seconds
+    assert peaks[1] < peaks[0] + 500_000  # the segments themselves
 
 
 # ---- options and kinds of checkpoint ----------------------------------------------------------------------------------
