@@ -65,7 +65,8 @@ def test_phone_width(browser, site, path):
 
 def test_less_motion(browser, site):
     with visit(browser, site, reduced_motion="reduce") as page:
-        moving = page.evaluate("""() => [...document.querySelectorAll("*")].filter((e) => [null, "::before", "::after"].some((part) => {
+        moving = page.evaluate("""() => [...document.querySelectorAll("*")].filter((e) => [null, "::before", "::after"]
+          .some((part) => {
           const style = getComputedStyle(e, part);
           return style.animationName !== "none" || parseFloat(style.transitionDuration) > 0;
         })).map((e) => e.id || e.className || e.tagName)""")

@@ -37,7 +37,7 @@ export class ModelCard {
 
   /** Model or settings changed: what runs with the old ones is over. @type {() => void} */
   onReplace = () => {};
-  /** @type {() => void} */
+  /** @type {(button: HTMLButtonElement) => void} */
   onDiagnostics = () => {};
 
   /** @param {import("./engine.js").Link} link */
@@ -146,7 +146,7 @@ export class ModelCard {
     this.#stop.hidden = !loading;
     this.#threads.disabled = this.#executor.value === "numpy";
     const outcome = byId("load-outcome", HTMLDivElement);
-    if (error && !outcome.hasChildNodes()) outcome.replaceChildren(errorNotice(error, this.onDiagnostics));
+    if (error && !outcome.hasChildNodes()) outcome.replaceChildren(errorNotice(error, (button) => this.onDiagnostics(button)));
     if (!error) outcome.replaceChildren();
     setFacts(this.#facts, this.#before);
     byId("run-why", HTMLParagraphElement).textContent = this.#why();

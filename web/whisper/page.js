@@ -311,7 +311,7 @@ input.onError = (/** @type {unknown} */ error) => {
 };
 player.onTime = (/** @type {number} */ seconds) => transcript.follow(seconds);
 transcript.onSeek = (/** @type {number} */ seconds) => player.seek(seconds, true);
-transcript.onDiagnostics = card.onDiagnostics = () => void copyDiagnostics();
+transcript.onDiagnostics = card.onDiagnostics = (/** @type {HTMLButtonElement} */ button) => void copyDiagnostics(button);
 card.onReplace = stopAll;
 view.stop.addEventListener("click", stopAll);
 view.again.addEventListener("click", () => {
@@ -331,7 +331,8 @@ for (const button of view.away.querySelectorAll("button[data-format]")) {
     saveFile(`${fileName(current.source.name)}.${name}`, new Blob([write(current.result)], { type: `${type};charset=utf-8` }));
   });
 }
-byId("diagnostics", HTMLButtonElement).addEventListener("click", () => void copyDiagnostics());
+const diagnosticsButton = byId("diagnostics", HTMLButtonElement);
+diagnosticsButton.addEventListener("click", () => void copyDiagnostics(diagnosticsButton));
 
 /** A name without its ending and without what file systems refuse. @param {string} name */
 function fileName(name) {
@@ -357,7 +358,8 @@ async function copied(button, text) {
   setTimeout(() => { button.textContent = before; }, 1600);
 }
 
-async function copyDiagnostics() {
+/** @param {HTMLButtonElement} button where it was asked for */
+async function copyDiagnostics(button) {
   const error = /** @type {any} */ (lastError ?? link.error);
   const engine = await link.describe().catch((/** @type {any} */ why) => String(why?.message ?? why));
   const job = current && {
@@ -370,7 +372,7 @@ async function copyDiagnostics() {
     graphics: await graphics(), job,
     error: error && { name: error.name, code: error.code, message: error.message, data: error.data ?? null, stack: error.stack ?? null },
   });
-  await copied(byId("diagnostics", HTMLButtonElement), text);
+  await copied(button, text);
 }
 
 // ---- keyboard -------------------------------------------------------------------------------------------------------

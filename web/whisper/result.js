@@ -21,7 +21,7 @@ export class Transcript {
    * @type {(seconds: number) => void}
    */
   onSeek = () => {};
-  /** @type {() => void} */
+  /** @type {(button: HTMLButtonElement) => void} */
   onDiagnostics = () => {};
 
   clear() {
@@ -121,19 +121,19 @@ export class Transcript {
   /** @param {unknown} error */
   fail(error) {
     this.#dropPending();
-    this.#outcome.replaceChildren(errorNotice(error, this.onDiagnostics));
+    this.#outcome.replaceChildren(errorNotice(error, (button) => this.onDiagnostics(button)));
   }
 }
 
 /**
  * An error as a person should meet it: what happened, what to do, and the way to report it.
  * @param {unknown} error
- * @param {() => void} onDiagnostics
+ * @param {(button: HTMLButtonElement) => void} onDiagnostics
  */
 export function errorNotice(error, onDiagnostics) {
   const { title, message, advice } = errorWords(error);
+  const button = el("button", { class: "button compact", type: "button", text: "Copy diagnostics" });
+  button.addEventListener("click", () => onDiagnostics(button));
   return el("div", { class: "notice bad", role: "alert" },
-    el("h3", { text: title }), el("p", { text: message }),
-    ...(advice ? [el("p", { text: advice })] : []),
-    el("button", { class: "button compact", type: "button", text: "Copy diagnostics", onclick: onDiagnostics }));
+    el("h3", { text: title }), el("p", { text: message }), ...(advice ? [el("p", { text: advice })] : []), button);
 }
