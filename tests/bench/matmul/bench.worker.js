@@ -26,7 +26,7 @@ async function measure(settings) {
   const stacks = Math.ceil(instance.exports.__heap_base.value / 64) * 64;
   const scratch = stacks + (threads - 1) * PAGE;
   const signals = (scratch + threads * scratchBytes) / 4; // round, still running, code, code end
-  const base = signals * 4 + 64;
+  const base = settings.base ?? signals * 4 + 64; // `base`: for lists whose addresses are final
   const most = Math.max(...cases.map((c) => c.bytes));
   memory.grow(Math.ceil((base + most + PAGE - memory.buffer.byteLength) / PAGE));
   const words = new Int32Array(memory.buffer), floats = new Float32Array(memory.buffer);

@@ -24,8 +24,10 @@ INLINE int32_t visible(const attention_args *a, int32_t start, int32_t i) {
     return keys < 0 ? 0 : keys > a->n_k ? a->n_k : (int32_t)keys;
 }
 
+#define TOP_LIMIT 0x1p20f
+
 /* Scores of one row, `keys` of them valid, become 2^(score - maximum); the rest up to `padded`, a multiple of 4, become 0.
- * Updates maximum and sum and returns the factor for what was summed before. */
+ * The maximum is rounded up to a whole number. Updates maximum and sum; returns the factor for what was summed before. */
 static __attribute__((noinline)) float soften(float *scores, int32_t keys, int32_t padded, float *maximum, float *sum) {
     for (int32_t i = keys; i < padded; i++) scores[i] = NOTHING;
     vec high0 = splat(*maximum), high1 = high0, high2 = high0;
@@ -37,26 +39,29 @@ static __attribute__((noinline)) float soften(float *scores, int32_t keys, int32
         high2 = vmax(high2, load(p + 8));
     }
     for (; p < end; p += 4) high0 = vmax(high0, load(p));
-    float high = lane_max(vmax(vmax(high0, high1), high2));
-    const Exp2 e = exp2_constants();
-    float factor = wasm_f32x4_extract_lane(exp2_negative(&e, splat(*maximum - high)), 0);
-    vec total = zero(), top = splat(high);
+    float top = __builtin_ceilf(lane_max(vmax(vmax(high0, high1), high2))), base = top;
+    if (top > TOP_LIMIT || top < -TOP_LIMIT) { /* too large for the trick of exp2_below: subtract first */
+        for (p = scores; p < end; p += 4) store(p, sub(load(p), splat(top)));
+        base = 0.0f;
+    }
+    const Exp2 e = exp2_from(base);
+    float factor = wasm_f32x4_extract_lane(exp2_below(&e, splat(*maximum - top + base)), 0);
+    vec total = zero();
     for (p = scores; p < end_12; p += 12)
         FULLY for (int j = 0; j < 12; j += 4) {
-            vec v = exp2_negative(&e, sub(load(p + j), top));
+            vec v = exp2_below(&e, load(p + j));
             FIX(v); /* one after the other: the machine overlaps them, the compiler would run out of registers */
             store(p + j, v);
             total = add(total, v);
         }
     for (; p < end; p += 4) {
-        vec v = exp2_negative(&e, sub(load(p), top));
+        vec v = exp2_below(&e, load(p));
         store(p, v);
         total = add(total, v);
     }
     *sum = *sum * factor + lane_sum(total);
-    /* exp2_negative gives 1e-38, not 0, for masked keys */
-    for (int32_t i = keys; i < padded; i++) scores[i] = 0.0f;
-    *maximum = high;
+    for (int32_t i = keys; i < padded; i++) scores[i] = 0.0f; /* not the 2^-60 of masked keys */
+    *maximum = top;
     return factor;
 }
 

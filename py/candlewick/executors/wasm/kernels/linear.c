@@ -195,7 +195,7 @@ int32_t kernel_linear(const linear_args *a, const Context *c) {
             x = c->scratch;
             ldx = a->k;
         }
-        int32_t pieces = most(1, panels / (8 * c->n_threads));
+        int32_t pieces = most(1, panels / (4 * c->n_threads));
         for (int32_t from; (from = claim(pieces)) < panels;)
             for (int32_t p = from; p < least(from + pieces, panels); p++) multiply_few(a, x, ldx, p);
         return DONE;

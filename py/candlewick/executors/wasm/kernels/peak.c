@@ -13,6 +13,7 @@ __attribute__((export_name("peak"))) float peak(const float *seed, int32_t loops
                 acc[3 * r] = madd(a, b0, acc[3 * r]);
                 acc[3 * r + 1] = madd(a, b1, acc[3 * r + 1]);
                 acc[3 * r + 2] = madd(a, b2, acc[3 * r + 2]);
+                FIX(a); /* or, without the fused instruction, the products would be taken out of the loop */
             }
         }
     }

@@ -82,23 +82,26 @@ INLINE vec scale_by_power(vec p, vec rounded) { return wasm_i32x4_add(p, wasm_i3
     vec p = load_splat(k);                                                                                               \
     _Pragma("clang loop unroll(full)") for (int i_ = 1; i_ <= (n); i_++) p = madd(p, x, load_splat((k) + i_))
 
-/* 2^x for x <= 0, the softmax exponential: relative error 2.2e-7 (minimax on |r| <= 1/2, degree 5); below 2^-125 the answer
- * stays about 1e-38. The constants are loaded once, before a loop. */
-static const float EXP2[] = {-125.0f, ROUNDER, 0x1.5c08e6p-10f, 0x1.3d0c52p-7f, 0x1.c6b6e4p-5f, 0x1.ebf918p-3f,
-                             0x1.62e428p-1f, 0x1.000002p+0f};
-typedef struct { vec k[8]; } Exp2;
-INLINE Exp2 exp2_constants(void) {
+/* The softmax exponential 2^(x - top), x <= top, for a whole number top below 2^21: then adding ROUNDER - top rounds and
+ * subtracts at once, exactly. Relative error 2.2e-7 (minimax on |r| <= 1/2, degree 5). More than 60 below top the answer
+ * stays at 2^-60, which is nothing beside the largest, yet its products are never subnormal (slow). */
+static const float EXP2[] = {0x1.5c08e6p-10f, 0x1.3d0c52p-7f, 0x1.c6b6e4p-5f, 0x1.ebf918p-3f, 0x1.62e428p-1f,
+                             0x1.000002p+0f};
+typedef struct { vec k[6], lowest, shift; } Exp2;
+INLINE Exp2 exp2_from(float top) { /* once, before a loop */
     Exp2 e;
     const float *k = table(EXP2);
-    _Pragma("clang loop unroll(full)") for (int i = 0; i < 8; i++) e.k[i] = load_splat(k + i);
+    _Pragma("clang loop unroll(full)") for (int i = 0; i < 6; i++) e.k[i] = load_splat(k + i);
+    e.lowest = splat(top - 60.0f);
+    e.shift = splat(ROUNDER - top);
     return e;
 }
-INLINE vec exp2_negative(const Exp2 *e, vec x) {
-    x = vmax(x, e->k[0]);
-    vec rounded = add(x, e->k[1]);
-    vec r = sub(x, sub(rounded, e->k[1])), p = e->k[2];
-    _Pragma("clang loop unroll(full)") for (int i = 3; i < 8; i++) p = madd(p, r, e->k[i]);
-    return scale_by_power(p, rounded);
+INLINE vec exp2_below(const Exp2 *e, vec x) {
+    x = vmax(x, e->lowest);
+    vec rounded = add(x, e->shift);
+    vec r = sub(x, sub(rounded, e->shift)), square = mul(r, r);
+    vec high = madd(madd(e->k[0], r, e->k[1]), square, madd(e->k[2], r, e->k[3]));
+    return scale_by_power(madd(high, square, madd(e->k[4], r, e->k[5])), rounded);
 }
 
 #define LOG2E 1.44269504088896341f
