@@ -95,14 +95,14 @@ def _samples(chunk: memoryview, format: WavFormat) -> np.ndarray:
     if format.code == FLOAT:
         x = np.frombuffer(raw, "<f4" if format.bits == 32 else "<f8").astype(np.float32)
     elif format.bits == 8:
-        x = (np.frombuffer(raw, np.uint8).astype(np.float32) - 128) / 128
+        x = (np.frombuffer(raw, np.uint8).astype(np.float32) - np.float32(128)) / np.float32(128)
     elif format.bits == 24:
         # three bytes become the upper three of an int32
         wide = np.zeros((len(raw) // 3, 4), np.uint8)
         wide[:, 1:] = np.frombuffer(raw, np.uint8).reshape(-1, 3)
-        x = wide.view("<i4")[:, 0].astype(np.float32) / 2**31
+        x = wide.view("<i4")[:, 0].astype(np.float32) / np.float32(2**31)
     else:
-        x = np.frombuffer(raw, f"<i{format.bits // 8}").astype(np.float32) / 2 ** (format.bits - 1)
+        x = np.frombuffer(raw, f"<i{format.bits // 8}").astype(np.float32) / np.float32(2 ** (format.bits - 1))
     return x.reshape(-1, format.channels)
 
 

@@ -179,7 +179,7 @@ class WindowDecoder:
     def __init__(self, executor: Executor, tokenizer: Tokenizer, rules: Rules, n_text_ctx: int) -> None:
         self._reader = TokenReader(executor, n_text_ctx)
         self._tokenizer, self._rules = tokenizer, rules
-        self._first: np.ndarray | None = None
+        self._first = np.empty(0, np.float32)  # logits of the first token
         self._begin = 0
         self.no_speech_prob = 0.0
 

@@ -120,10 +120,9 @@ class CrossAttention(Attention):
 
 
 class Block(nn.Module):
-    """What encoder and decoder blocks share: self-attention at the start and a two-layer network at the end."""
+    """What encoder and decoder blocks share: a norm before self-attention, and a two-layer network at the end."""
 
-    def __init__(self, attention: Attention, n_state: int, n_mlp: int) -> None:
-        self.self_attn = attention
+    def __init__(self, n_state: int, n_mlp: int) -> None:
         self.self_attn_layer_norm = nn.LayerNorm(n_state)
         self.fc1 = nn.Linear(n_state, n_mlp)
         self.fc2 = nn.Linear(n_mlp, n_state)
@@ -135,6 +134,10 @@ class Block(nn.Module):
 
 
 class EncoderBlock(Block):
+    def __init__(self, n_state: int, n_head: int, n_mlp: int) -> None:
+        super().__init__(n_state, n_mlp)
+        self.self_attn = SelfAttention(n_state, n_head)
+
     def __call__(self, x: Tensor) -> Tensor:
         """x (batch, n_audio_ctx, n_state) -> the same shape"""
         x = x + self.self_attn(self.self_attn_layer_norm(x))
@@ -142,9 +145,10 @@ class EncoderBlock(Block):
 
 
 class DecoderBlock(Block):
-    def __init__(self, attention: Attention, cross: CrossAttention, n_state: int, n_mlp: int) -> None:
-        super().__init__(attention, n_state, n_mlp)
-        self.encoder_attn = cross
+    def __init__(self, n_state: int, n_head: int, n_mlp: int) -> None:
+        super().__init__(n_state, n_mlp)
+        self.self_attn = CausalSelfAttention(n_state, n_head)
+        self.encoder_attn = CrossAttention(n_state, n_head)
         self.encoder_attn_layer_norm = nn.LayerNorm(n_state)
 
     def __call__(self, x: Tensor, cache: nn.KVCache, audio: nn.KVCache, pos: Tensor) -> tuple[Tensor, nn.KVCache]:
@@ -163,8 +167,7 @@ class Encoder(nn.Module):
         self.conv1 = nn.Conv1d(dims.n_mels, d, kernel=3, padding=1)
         self.conv2 = nn.Conv1d(d, d, kernel=3, stride=2, padding=1)
         self.embed_positions = nn.Embedding(dims.n_audio_ctx, d)  # sinusoids, but the file has them
-        self.layers = [EncoderBlock(SelfAttention(d, dims.n_audio_head), d, dims.n_audio_mlp)
-                       for _ in range(dims.n_audio_layer)]
+        self.layers = [EncoderBlock(d, dims.n_audio_head, dims.n_audio_mlp) for _ in range(dims.n_audio_layer)]
         self.layer_norm = nn.LayerNorm(d)
 
     def __call__(self, mel: Tensor) -> Tensor:
@@ -181,11 +184,10 @@ class Decoder(nn.Module):
     """Tokens and audio -> one vector a token, from which the next token is read."""
 
     def __init__(self, dims: Dims) -> None:
-        d, n_head = dims.n_state, dims.n_text_head
+        d = dims.n_state
         self.embed_tokens = nn.Embedding(dims.n_vocab, d)
         self.embed_positions = nn.Embedding(dims.n_text_ctx, d)
-        self.layers = [DecoderBlock(CausalSelfAttention(d, n_head), CrossAttention(d, n_head), d, dims.n_text_mlp)
-                       for _ in range(dims.n_text_layer)]
+        self.layers = [DecoderBlock(d, dims.n_text_head, dims.n_text_mlp) for _ in range(dims.n_text_layer)]
         self.layer_norm = nn.LayerNorm(d)
 
     def __call__(self, tokens: Tensor, cache: Cache, pos: Tensor) -> tuple[Tensor, Cache]:

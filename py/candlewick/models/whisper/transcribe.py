@@ -24,7 +24,7 @@ from candlewick.models.whisper.segments import TOO_SHORT, Timeline, cut, segment
 from candlewick.models.whisper.tokenizer import SECONDS_PER_TIMESTAMP
 from candlewick.weights.load import Checkpoint
 
-NO_SIGNAL = -7.0  # log-mel of a frame with nothing in it: dithered 16-bit silence lies near -8, faint speech above -6
+NO_SIGNAL = -7.0  # log-mel of an empty frame: 16-bit dither lies near -8, speech at -80 dB peaks near -6
 
 
 @dataclass(frozen=True)
@@ -154,9 +154,10 @@ class Transcription:
         yield self.progress()
         while self.seek < max(self.n_frames, 1) and not self.stopped:
             if self.seek and self.n_frames - self.seek <= TOO_SHORT:
-                break
-            async for event in self.hear_window():
-                yield event
+                self.seek = self.n_frames
+            else:
+                async for event in self.hear_window():
+                    yield event
             yield self.progress()
 
     async def find_peak(self) -> AsyncIterator[dict[str, Any]]:
@@ -232,11 +233,11 @@ class Transcription:
     async def decode(self) -> AsyncIterator[Decoded]:
         """Yields transcripts as they grow, at one temperature after the other until one will do."""
         decoder = WindowDecoder(self.executor, self.tokenizer, self.rules, self.dims.n_text_ctx)
-        start = self.tokenizer.prompt(self.language, self.options.task, self.options.timestamps)
+        start = self.tokenizer.prompt(self.language or "en", self.options.task, self.options.timestamps)
         began = time.perf_counter()
         await decoder.read_prompt(self.previous, start)
+        decoded = Decoded(0.0, 0.0)
         for temperature in self.options.temperatures:
-            decoded = None
             async for decoded in decoder.decode(temperature, self.rng):
                 self.ms["decode"] += (time.perf_counter() - began) * 1000
                 yield decoded
@@ -286,7 +287,7 @@ class Transcription:
 
     def progress(self) -> dict[str, Any]:
         """Seconds of the recording that are done."""
-        done = min(self.seek / FRAMES_PER_SECOND, self.duration)
+        done = self.seek / FRAMES_PER_SECOND if self.seek < self.n_frames else self.duration
         return {"event": "progress", "stage": "transcribe", "done": done, "total": self.duration}
 
     def result(self) -> dict[str, Any]:
