@@ -9,9 +9,7 @@
  * the browser's version, summed, and whatever is wrong with one, the cold way is taken and a new one made.
  */
 
-import { loadPyodide, version } from "../build/pyodide/pyodide.mjs";
-import createPyodideModule from "../build/pyodide/pyodide.asm.mjs";
-import { fetchFile, getJson } from "./files.js";
+import { get, getJson, prefetch } from "./files.js";
 import { EngineError } from "./protocol.js";
 import { unzip } from "./unzip.js";
 
@@ -27,34 +25,50 @@ const EARLY = /^numpy\/(_core\/_multiarray_umath|linalg\/\w+)\.cpython[^/]*\.so$
 const USELESS = /^(micropip|packaging)|\/tests\/|^numpy\/(f2py|testing|typing|distutils|_core\/(include|lib))\/|\.(pyi|pxd|h|a)$|RECORD$/;
 const IMPORTS = "import asyncio, json, struct, zlib, numpy, candlewick.worker";
 
+/** @typedef {(done: number, total: number, unit: "bytes" | "steps") => void} OnProgress */
 /** @typedef {{py: any, how: "snapshot" | "cold", timings: Record<string, number>, keep: (() => Promise<string>) | null}} Booted */
 
 /** How loaded extension modules lie: if this differs, addresses differ. @param {any} module */
 const layoutOf = (module) => [module.wasmTable.length, module._emscripten_get_sbrk_ptr ? module.HEAPU32[module._emscripten_get_sbrk_ptr() >>> 2] : 0];
 
+/** Pyodide's two modules, or an error in words. */
+async function importPyodide() {
+  try {
+    const [{ loadPyodide, version }, { default: createModule }] = await Promise.all([
+      import("../build/pyodide/pyodide.mjs"),
+      import("../build/pyodide/pyodide.asm.mjs"),
+    ]);
+    return { loadPyodide, version, createModule };
+  } catch (error) {
+    throw new EngineError("network", `${INDEX_URL}: Pyodide could not be loaded (${/** @type {Error} */ (error).message}); run the set-up, and check that the server is running`);
+  }
+}
+
+/** @typedef {Awaited<ReturnType<typeof importPyodide>>} Pyodide */
+
 /**
  * @param {import("./storage.js").Store | null} store
- * @param {(done: number, total: number) => void} onStep
+ * @param {OnProgress} onProgress
  * @returns {Promise<Booted>} `keep` writes the snapshot to the store, once, after a cold start
  */
-export async function boot(store, onStep) {
-  const start = performance.now();
-  const wheels = await getJson(new URL("wheels/index.json", BUILD));
-  const key = `python~${await keyOf(wheels)}`;
+export async function boot(store, onProgress) {
+  const begun = performance.now();
+  const [pyodide, wheels] = await Promise.all([importPyodide(), getJson(new URL("wheels/index.json", BUILD))]);
+  const key = `python~${keyOf(pyodide.version, wheels)}`;
   if (store) {
     try {
-      const py = await warm(store, key, start);
+      const py = await warm(pyodide, store, key, begun);
       if (py) return py;
     } catch (error) {
       console.warn("the stored snapshot could not be used; starting cold", error);
       await store.remove(key);
     }
   }
-  return cold(store, key, wheels, onStep, start);
+  return cold(pyodide, store, key, wheels, onProgress, begun);
 }
 
-/** A short name for everything that a snapshot depends on. @param {any} wheels */
-async function keyOf(wheels) {
+/** A short name for everything that a snapshot depends on. @param {string} version @param {any} wheels */
+function keyOf(version, wheels) {
   const text = JSON.stringify([FORMAT, version, IMPORTS, wheels, navigator.userAgent]);
   let a = 0x811c9dc5;
   let b = 0x1b873593;
@@ -66,11 +80,12 @@ async function keyOf(wheels) {
 }
 
 /**
+ * @param {Pyodide} pyodide
  * @param {Map<string, Uint8Array>} libraries extension modules by path below site-packages
  * @param {object} options
  * @param {(module: any) => void} onRuntime called when modules are loaded and Python has not begun
  */
-function start(libraries, options, onRuntime) {
+function start({ loadPyodide, createModule }, libraries, options, onRuntime) {
   const urls = new Map();
   for (const [path, bytes] of libraries) urls.set(SITE + path, URL.createObjectURL(new Blob([/** @type {BlobPart} */ (bytes)])));
   const create = async (/** @type {any} */ settings) => {
@@ -78,15 +93,15 @@ function start(libraries, options, onRuntime) {
     settings.locateFile = (/** @type {string} */ path) => urls.get(path) ?? locate(path);
     settings.dynamicLibraries = [...urls.keys()];
     settings.onRuntimeInitialized = () => onRuntime(settings);
-    const module = await createPyodideModule(settings);
+    const module = await createModule(settings);
     for (const url of urls.values()) URL.revokeObjectURL(url);
     return module;
   };
   return loadPyodide({ indexURL: INDEX_URL, createPyodideModule: create, ...options });
 }
 
-/** @param {import("./storage.js").Store} store @param {string} key @param {number} begun @returns {Promise<Booted | null>} */
-async function warm(store, key, begun) {
+/** @param {Pyodide} pyodide @param {import("./storage.js").Store} store @param {string} key @param {number} begun @returns {Promise<Booted | null>} */
+async function warm(pyodide, store, key, begun) {
   const file = await store.read(key);
   if (!file) return null;
   const { head, section } = openSnapshot(file);
@@ -94,7 +109,7 @@ async function warm(store, key, begun) {
   const libraries = new Map(head.libraries.map((/** @type {string} */ path) => [path, section(path)]));
   const memory = section("memory");
   let runtime = 0;
-  const py = await start(libraries, { _loadSnapshot: memory }, (module) => {
+  const py = await start(pyodide, libraries, { _loadSnapshot: memory }, (module) => {
     const layout = layoutOf(module);
     if (JSON.stringify(layout) !== JSON.stringify(head.layout))
       throw new EngineError("storage", `extension modules lie otherwise (${layout}) than in the snapshot (${head.layout})`);
@@ -105,21 +120,22 @@ async function warm(store, key, begun) {
   });
   const { FS } = py;
   for (const folder of head.folders) FS.mkdirTree(SITE + folder);
-  for (const path of head.files) FS.createDataFile(SITE + path, null, section(path), true, false, true);
+  for (const path of head.files) FS.createDataFile(SITE + path, null, section(path).slice(), true, false, true);
   const end = performance.now();
   const timings = { runtime_ms: runtime - read, numpy_ms: 0, import_ms: 0, snapshot_read_ms: read - begun, snapshot_restore_ms: end - runtime, boot_ms: end - begun };
   return { py, how: "snapshot", timings, keep: null };
 }
 
 /**
+ * @param {Pyodide} pyodide
  * @param {import("./storage.js").Store | null} store
  * @param {string} key
  * @param {any} wheels
- * @param {(done: number, total: number) => void} onStep
+ * @param {OnProgress} onProgress
  * @param {number} begun
  * @returns {Promise<Booted>}
  */
-async function cold(store, key, wheels, onStep, begun) {
+async function cold(pyodide, store, key, wheels, onProgress, begun) {
   const timings = /** @type {Record<string, number>} */ ({});
   let last = begun;
   let step = 0;
@@ -127,12 +143,14 @@ async function cold(store, key, wheels, onStep, begun) {
     const now = performance.now();
     timings[name] = now - last;
     last = now;
-    onStep(++step, 5);
+    onProgress(++step, 5, "steps");
   };
   const names = Object.keys(wheels).filter((name) => typeof wheels[name] === "string");
+  // Pyodide fetches these itself, from the browser's cache then; a first visit may take minutes, and this way it tells
+  await prefetch([`${INDEX_URL}pyodide.asm.wasm`, `${INDEX_URL}python_stdlib.zip`], (done, total) => onProgress(done, total, "bytes"));
   const bytes = new Map(await Promise.all(names.map(async (name) => {
     const url = new URL(`wheels/${wheels[name]}`, BUILD);
-    return /** @type {[string, Uint8Array]} */ ([name, await fetchWheel(url, wheels, wheels[name])]);
+    return /** @type {[string, Uint8Array]} */ ([name, await fetchWheel(url)]);
   })));
   const numpy = bytes.get("numpy");
   if (!numpy || !bytes.has("candlewick") || !bytes.has("micropip"))
@@ -141,7 +159,7 @@ async function cold(store, key, wheels, onStep, begun) {
   mark("wheels_ms");
 
   let layout = /** @type {number[]} */ ([]);
-  const py = await start(libraries, { _makeSnapshot: store !== null }, (module) => (layout = layoutOf(module)));
+  const py = await start(pyodide, libraries, { _makeSnapshot: store !== null }, (module) => (layout = layoutOf(module)));
   mark("runtime_ms");
 
   // NumPy is unpacked, not installed: Pyodide's installer would load all of its extension modules, used or not
@@ -175,11 +193,9 @@ async function cold(store, key, wheels, onStep, begun) {
   return { py, how: "cold", timings, keep };
 }
 
-/** @param {URL} url @param {any} wheels @param {string} file */
-async function fetchWheel(url, wheels, file) {
-  const response = await fetch(url, { cache: "no-cache" });
-  if (!response.ok) throw new EngineError("network", `${url}: the server answered ${response.status}; run the set-up again`);
-  return new Uint8Array(await response.arrayBuffer());
+/** @param {URL} url */
+async function fetchWheel(url) {
+  return new Uint8Array(await (await get(url, { cache: "no-cache" })).arrayBuffer());
 }
 
 /** The interpreter's memory without the installer. @param {any} py @returns {Uint8Array} */

@@ -57,6 +57,8 @@ export class Engine {
   #cancelTimer;
   /** whether this worker has answered a request or told that it is ready */
   #alive = false;
+  /** whether this worker cannot serve any request and is to be replaced after the running one */
+  #gone = false;
   #closed = false;
 
   /** @param {{workerUrl?: string | URL, startMs?: number, cancelMs?: number, onEvent?: RequestOptions["onEvent"]}} [options]
@@ -116,6 +118,7 @@ export class Engine {
 
   #start() {
     this.#alive = false;
+    this.#gone = false;
     this.#modelIsIn = false;
     this.#kernelStop = null;
     let worker;
@@ -158,6 +161,8 @@ export class Engine {
   /** Give the worker its next request. @returns {void} */
   #next() {
     if (this.#running || !this.#waiting.length || this.#closed) return;
+    if (this.#gone) this.#drop(new EngineError("worker_died", "the engine did not start"), false);
+    if (this.#running) return;
     if (!this.#worker) this.#start();
     if (!this.#worker) return;
     const needsModel = this.#waiting[0].method === "transcribe" && this.#model && !this.#modelIsIn;
@@ -199,6 +204,7 @@ export class Engine {
     if (message.event === "fatal") {
       return this.#drop(new EngineError("worker_died", `the Python interpreter failed for good (${message.message}); the next use starts a new one`));
     }
+    if (message.event === "gone") this.#gone = true;
     if (message.event === "locked") return this.#watchLife(message.name);
     if (message.event === "kernel") {
       this.#kernelStop = message.buffer ? { words: new Int32Array(message.buffer), index: message.stop / 4 } : null;
@@ -272,6 +278,7 @@ export class Engine {
     clearTimeout(this.#cancelTimer);
     this.#worker?.terminate();
     this.#worker = null;
+    this.#gone = false;
     this.#modelIsIn = false;
     this.#kernelStop = null;
     const failed = this.#running ? [this.#running] : [];

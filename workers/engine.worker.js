@@ -8,7 +8,7 @@ import { features } from "./features.js";
 import { openCheckpoint, removeDamaged } from "./files.js";
 import { EngineError } from "./protocol.js";
 import { Store, usage } from "./storage.js";
-import { KernelHost } from "./wasm.js";
+import { KernelHost, prefetchKernels } from "./wasm.js";
 
 /** Id of the request that notifications belong to; 0 between requests. */
 let current = 0;
@@ -43,13 +43,17 @@ const page = {
 
 /** @type {{py: any, worker: any, timings: Record<string, number>}} */
 let python;
+/** Signs of life while Python starts: what takes long then, a slow network, is no reason to give up. */
+const pulse = setInterval(() => post({ event: "alive" }), 3000);
 const storePromise = Store.open();
 const ready = start();
-ready.catch(() => {}); // told to each request
+// told to each request; the client makes a new worker for the one after
+ready.catch(() => post({ event: "gone" })).finally(() => clearInterval(pulse));
+prefetchKernels();
 
 async function start() {
   const store = await storePromise;
-  const { py, how, timings, keep } = await boot(store, (done, total) => progress("runtime", done, total, "steps"));
+  const { py, how, timings, keep } = await boot(store, (done, total, unit) => progress("runtime", done, total, unit));
   py._api.on_fatal = (/** @type {any} */ error) => post({ event: "fatal", message: String(error?.message ?? error) });
   python = { py, worker: null, timings };
   const module = py.pyimport("candlewick.worker");
@@ -63,6 +67,7 @@ async function start() {
       post({ id: 0, event: "log", level: "info", message: `the started interpreter is kept for later visits (${size})` });
     },
     async (error) => {
+      if (error.name === "NoModificationAllowedError") return; // another tab is writing it
       post({ id: 0, event: "log", level: "warning", message: `the started interpreter could not be kept: ${error.message}; ${(await usage()).words}. The next visit starts as slowly as this one.` });
     },
   );

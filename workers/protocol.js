@@ -89,9 +89,12 @@
 /**
  * @typedef {{event: "kernel", buffer: ArrayBufferLike | null, stop: number}
  *   | {event: "locked", name: string}
+ *   | {event: "alive"}
+ *   | {event: "gone"}
  *   | {event: "fatal", message: string}} WorkerNews
  *   kernel: shared kernel memory and the address of its stop word (null: not shared, or gone)
- *   fatal: the interpreter is dead; the worker is to be replaced
+ *   locked: the worker holds its lock; alive: a sign of life during the start
+ *   gone: the start failed, as each request is told; fatal: the interpreter is dead. The worker is to be replaced
  */
 
 /** What a failed request rejects with. */

@@ -67,6 +67,12 @@ function kernelModule(build) {
   return module;
 }
 
+/** Begin to fetch the build that this browser will run best; whoever needs it waits for it, and hears of a failure. */
+export function prefetchKernels() {
+  const { simd, relaxed, threads, cores } = features();
+  if (simd) kernelModule(`${threads && cores > 1 ? "threads" : "single"}.${relaxed ? "relaxed" : "simd128"}`).catch(() => {});
+}
+
 /** @param {boolean} shared */
 function makeMemory(shared) {
   let failure;

