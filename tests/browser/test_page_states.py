@@ -137,7 +137,7 @@ def test_without_isolation_one_thread_and_the_cause(browser, site):
     try_sample(page)
     assert "small candle" in words(page)
     expect(page.locator("#run-why")).to_contain_text("isolation headers")
-    expect(page.locator("#run-facts")).to_contain_text("1 in use")
+    expect(page.locator("#run-facts")).to_contain_text("1 of ")
     context.close()
 
 
@@ -159,7 +159,7 @@ def test_threads_and_executor_are_the_persons_choice(browser, site):
     with visit(browser, site) as page:
         wait_ready(page)
         page.get_by_label("Threads").select_option("1")
-        expect(page.locator("#run-facts")).to_contain_text("1 in use", timeout=DONE_MS)
+        expect(page.locator("#run-facts")).to_contain_text("1 of ", timeout=DONE_MS)
         page.get_by_label("Executor").select_option("numpy")
         expect(page.locator("#run-facts").get_by_text("NumPy")).to_be_visible(timeout=DONE_MS)
         expect(page.get_by_label("Threads")).to_be_disabled()

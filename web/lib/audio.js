@@ -9,6 +9,7 @@
  *   `note` says in words what a person should know about how it was read, for example a lower decoding rate.
  */
 import { sniff, wavHead } from "./sniff.js";
+import { formatBytes } from "./ui.js";
 
 /** Beyond this length the browser decodes straight to 16 kHz, or its memory (and ours) would not do. */
 const LONG_SECONDS = 30 * 60;
@@ -48,7 +49,7 @@ export async function readSound(blob, signal) {
     const wav = wavHead(head, blob.size);
     if (wav?.plain) {
       if (wav.dataBytes === 0) throw new AudioError("The WAV file holds no samples: its sound is 0 seconds long.", "no_samples");
-      return { sound: { kind: "wav", bytes: await blob.arrayBuffer() }, seconds: wav.seconds, note: null };
+      return { sound: { kind: "wav", bytes: await wholeOf(blob) }, seconds: wav.seconds, note: null };
     }
   }
 
@@ -62,7 +63,7 @@ export async function readSound(blob, signal) {
     }
   }
   signal?.throwIfAborted();
-  const bytes = await blob.arrayBuffer();
+  const bytes = await wholeOf(blob);
   signal?.throwIfAborted();
   let buffer;
   try {
@@ -73,6 +74,16 @@ export async function readSound(blob, signal) {
   if (buffer.length === 0) throw new AudioError("There is no sound in this file: it is 0 seconds long.", "no_samples");
   const channels = Array.from({ length: buffer.numberOfChannels }, (_, i) => buffer.getChannelData(i).slice());
   return { sound: { kind: "pcm", channels, rate: buffer.sampleRate }, seconds: buffer.duration, note };
+}
+
+/** @param {Blob} blob */
+async function wholeOf(blob) {
+  try {
+    return await blob.arrayBuffer();
+  } catch {
+    throw new AudioError(`The file could not be read whole: ${formatBytes(blob.size)} may be more than this browser can hold at once. `
+      + "Cut it into shorter parts.", "too_big");
+  }
 }
 
 /**

@@ -165,7 +165,7 @@ export class ModelCard {
     const { info } = this.link;
     const ms = (/** @type {string} */ name, /** @type {any} */ from = timings) => (from?.[name] > 0 ? formatMs(from[name]) : null);
     const tokens = timings?.tokens ?? 0;
-    const threads = info && info.executor !== "numpy" ? `${info.threads} in use, ${info.threads_asked} asked for` : null;
+    const threads = info && info.executor !== "numpy" ? `${info.threads} of ${info.threads_asked} asked for` : null;
     setFacts(byId("run-facts", HTMLDListElement), [
       ["Executor", info ? executorName(info.executor) : null],
       ["Threads", threads],

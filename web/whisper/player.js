@@ -117,7 +117,7 @@ export class Player {
       let peak = 0;
       const end = Math.max(Math.floor(((bar + 1) * n) / bars), Math.floor((bar * n) / bars) + 1);
       for (let i = Math.floor((bar * n) / bars); i < end; i++) peak = Math.max(peak, this.#peaks[i]);
-      return { size: Math.sqrt(peak), colour: fill };
+      return { size: peak ** 0.7, colour: fill };
     });
   }
 }
