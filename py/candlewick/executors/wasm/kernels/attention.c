@@ -100,11 +100,16 @@ static void pack_keys(const attention_args *a, const Packed *p, int32_t head, in
             for (int32_t i = 0; i < 4; i++) to[c * PANEL + j + i] = row[i][c];
     }
     for (int32_t column = 0; column < p->d_padded; column += V_PANEL) {
-        float *panel_rows = value_panel(p, head, column) + first * V_PANEL;
-        for (int32_t i = 0; i < PANEL; i++) {
-            const float *row = v + (int64_t)(first + i) * a->v_row + column;
-            for (int32_t c = 0; c < V_PANEL; c++)
-                panel_rows[i * V_PANEL + c] = first + i < seen && column + c < d ? row[c] : 0.0f;
+        float *rows = value_panel(p, head, column) + first * V_PANEL;
+        const float *from = v + (int64_t)first * a->v_row + column;
+        int whole = column + V_PANEL <= d;
+        for (int32_t i = 0; i < PANEL; i++, from += a->v_row, rows += V_PANEL) {
+            if (whole && first + i < seen) {
+                store(rows, load(from));
+                store(rows + 4, load(from + 4));
+            } else {
+                for (int32_t c = 0; c < V_PANEL; c++) rows[c] = first + i < seen && column + c < d ? from[c] : 0.0f;
+            }
         }
     }
 }

@@ -18,16 +18,16 @@ static float row_sum(const float *x, int32_t n) {
 
 /* Sum of (x - mean)^2 and, to take back the rounding of the mean, of (x - mean). */
 static float row_variance(const float *x, int32_t n, float mean) {
-    vec m = splat(mean), s0 = zero(), s1 = s0, d0 = s0, d1 = s0;
+    vec m = splat(mean), s[4] = {zero(), zero(), zero(), zero()}, d[4] = {zero(), zero(), zero(), zero()};
     int32_t i = 0;
-    for (; i + 8 <= n; i += 8) {
-        vec a = sub(load(x + i), m), b = sub(load(x + i + 4), m);
-        s0 = madd(a, a, s0);
-        s1 = madd(b, b, s1);
-        d0 = add(d0, a);
-        d1 = add(d1, b);
-    }
-    float squares = lane_sum(add(s0, s1)), drift = lane_sum(add(d0, d1));
+    for (; i + 16 <= n; i += 16)
+        FULLY for (int j = 0; j < 4; j++) {
+            vec a = sub(load(x + i + 4 * j), m);
+            s[j] = madd(a, a, s[j]);
+            d[j] = add(d[j], a);
+        }
+    float squares = lane_sum(add(add(s[0], s[1]), add(s[2], s[3])));
+    float drift = lane_sum(add(add(d[0], d[1]), add(d[2], d[3])));
     for (; i < n; i++) {
         float d = x[i] - mean;
         squares += d * d;
@@ -37,20 +37,26 @@ static float row_variance(const float *x, int32_t n, float mean) {
     return variance > 0.0f ? variance : 0.0f;
 }
 
+/* y = (x - mean) * scale * w + b */
+static void apply(const float *x, const float *w, const float *b, float *y, int32_t n, float mean, float scale) {
+    vec m = splat(mean), s = splat(scale);
+    int32_t i = 0;
+    if (w && b)
+        for (; i + 8 <= n; i += 8) {
+            store(y + i, madd(mul(sub(load(x + i), m), s), load(w + i), load(b + i)));
+            store(y + i + 4, madd(mul(sub(load(x + i + 4), m), s), load(w + i + 4), load(b + i + 4)));
+        }
+    for (; i < n; i++) y[i] = (x[i] - mean) * scale * (w ? w[i] : 1.0f) + (b ? b[i] : 0.0f);
+}
+
 int32_t kernel_layer_norm(const layer_norm_args *a, const Context *c) {
     int32_t n = a->n;
     Range rows = share(c, a->m, 1);
-    const float *w = AT(float, a->w), *b = AT(float, a->b);
+    const float *w = a->w ? AT(float, a->w) : 0, *b = a->b ? AT(float, a->b) : 0;
     for (int32_t r = rows.from; r < rows.to; r++) {
         const float *x = AT(float, a->x) + (int64_t)r * n;
-        float *y = AT(float, a->y) + (int64_t)r * n;
         float mean = row_sum(x, n) / (float)n;
-        float scale = 1.0f / __builtin_sqrtf(row_variance(x, n, mean) + a->eps);
-        int32_t i = 0;
-        vec m = splat(mean), s = splat(scale);
-        for (; i + 4 <= n; i += 4)
-            store(y + i, madd(mul(sub(load(x + i), m), s), a->w ? load(w + i) : splat(1.0f), a->b ? load(b + i) : zero()));
-        for (; i < n; i++) y[i] = (x[i] - mean) * scale * (a->w ? w[i] : 1.0f) + (a->b ? b[i] : 0.0f);
+        apply(x, w, b, AT(float, a->y) + (int64_t)r * n, n, mean, 1.0f / __builtin_sqrtf(row_variance(x, n, mean) + a->eps));
     }
     return DONE;
 }

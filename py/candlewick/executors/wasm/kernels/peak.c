@@ -8,8 +8,8 @@ __attribute__((export_name("peak"))) float peak(const float *seed, int32_t loops
     vec acc[9];
     for (int i = 0; i < 9; i++) acc[i] = load(seed + 16 + 4 * i);
     for (int32_t n = 0; n < loops; n++) {
-        _Pragma("clang loop unroll(full)") for (int i = 0; i < 12; i++) {
-            _Pragma("clang loop unroll(full)") for (int r = 0; r < 3; r++) {
+        FULLY for (int i = 0; i < 12; i++) {
+            FULLY for (int r = 0; r < 3; r++) {
                 acc[3 * r] = madd(a, b0, acc[3 * r]);
                 acc[3 * r + 1] = madd(a, b1, acc[3 * r + 1]);
                 acc[3 * r + 2] = madd(a, b2, acc[3 * r + 2]);

@@ -9,6 +9,7 @@
 
 typedef v128_t vec;
 
+#define FULLY _Pragma("clang loop unroll(full)")
 #define INLINE static inline __attribute__((always_inline))
 
 INLINE vec load(const float *p) { return wasm_v128_load(p); }
@@ -80,7 +81,7 @@ INLINE vec scale_by_power(vec p, vec rounded) { return wasm_i32x4_add(p, wasm_i3
 /* Horner's rule: the coefficients of x^n ... x^0 stand at k. */
 #define HORNER(p, x, k, n)                                                                                               \
     vec p = load_splat(k);                                                                                               \
-    _Pragma("clang loop unroll(full)") for (int i_ = 1; i_ <= (n); i_++) p = madd(p, x, load_splat((k) + i_))
+    FULLY for (int i_ = 1; i_ <= (n); i_++) p = madd(p, x, load_splat((k) + i_))
 
 /* The softmax exponential 2^(x - top), x <= top, for a whole number top below 2^21: then adding ROUNDER - top rounds and
  * subtracts at once, exactly. Relative error 2.2e-7 (minimax on |r| <= 1/2, degree 5). More than 60 below top the answer
@@ -91,7 +92,7 @@ typedef struct { vec k[6], lowest, shift; } Exp2;
 INLINE Exp2 exp2_from(float top) { /* once, before a loop */
     Exp2 e;
     const float *k = table(EXP2);
-    _Pragma("clang loop unroll(full)") for (int i = 0; i < 6; i++) e.k[i] = load_splat(k + i);
+    FULLY for (int i = 0; i < 6; i++) e.k[i] = load_splat(k + i);
     e.lowest = splat(top - 60.0f);
     e.shift = splat(ROUNDER - top);
     return e;
@@ -183,23 +184,23 @@ static const float GELU[] = {5.2f, 2.0f / 5.2f, -1.0f, -0x1.ca3c32p-9f, 0x1.6da6
 INLINE void gelu_many(vec *x, int n) {
     const float *k = table(GELU);
     vec z[3], u[3], square[3], odd[3], even[3];
-    _Pragma("clang loop unroll(full)") for (int i = 0; i < n; i++) {
+    FULLY for (int i = 0; i < n; i++) {
         z[i] = vmin(wasm_f32x4_abs(x[i]), load_splat(k));
         u[i] = madd(z[i], load_splat(k + 1), load_splat(k + 2));
         square[i] = mul(u[i], u[i]);
         odd[i] = load_splat(k + 3);
         even[i] = load_splat(k + 4);
     }
-    _Pragma("clang loop unroll(full)") for (int c = 5; c < 19; c += 2) {
+    FULLY for (int c = 5; c < 19; c += 2) {
         vec c_odd = load_splat(k + c), c_even = load_splat(k + c + 1);
-        _Pragma("clang loop unroll(full)") for (int i = 0; i < n; i++) {
+        FULLY for (int i = 0; i < n; i++) {
             odd[i] = madd(odd[i], square[i], c_odd);
             even[i] = madd(even[i], square[i], c_even);
             FIX(odd[i]);
             FIX(even[i]);
         }
     }
-    _Pragma("clang loop unroll(full)") for (int i = 0; i < n; i++)
+    FULLY for (int i = 0; i < n; i++)
         x[i] = sub(vmax(x[i], zero()), mul(z[i], madd(odd[i], u[i], even[i])));
 }
 INLINE vec gelu(vec x) {

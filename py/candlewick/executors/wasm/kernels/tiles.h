@@ -9,7 +9,6 @@
 #include "simd.h"
 
 #define FIX_3(a) __asm__ volatile("" : "+r"((a)[0]), "+r"((a)[1]), "+r"((a)[2]))
-#define FULLY _Pragma("clang loop unroll(full)")
 
 static const float zeros[PANEL] __attribute__((aligned(16)));
 
