@@ -22,14 +22,18 @@ const MAGIC = 0x57434e44;
 /** Extension modules that `import numpy` loads; others (random, fft) load when they are first used. */
 const EARLY = /^numpy\/(_core\/_multiarray_umath|linalg\/\w+)\.cpython[^/]*\.so$/;
 /** What of site-packages is of no use at run time. */
-const USELESS = /^(micropip|packaging)|\/tests\/|^numpy\/(f2py|testing|typing|distutils|_core\/(include|lib))\/|\.(pyi|pxd|h|a)$|RECORD$/;
+const USELESS =
+  /^(micropip|packaging)|\/tests\/|^numpy\/(f2py|testing|typing|distutils|_core\/(include|lib))\/|\.(pyi|pxd|h|a)$|RECORD$/;
 const IMPORTS = "import asyncio, json, struct, zlib, numpy, candlewick.worker";
 
 /** @typedef {(done: number, total: number, unit: "bytes" | "steps") => void} OnProgress */
 /** @typedef {{py: any, how: "snapshot" | "cold", timings: Record<string, number>, keep: (() => Promise<string>) | null}} Booted */
 
 /** How loaded extension modules lie: if this differs, addresses differ. @param {any} module */
-const layoutOf = (module) => [module.wasmTable.length, module._emscripten_get_sbrk_ptr ? module.HEAPU32[module._emscripten_get_sbrk_ptr() >>> 2] : 0];
+const layoutOf = (module) => [
+  module.wasmTable.length,
+  module._emscripten_get_sbrk_ptr ? module.HEAPU32[module._emscripten_get_sbrk_ptr() >>> 2] : 0,
+];
 
 /** Pyodide's two modules, or an error in words. */
 async function importPyodide() {
@@ -40,7 +44,10 @@ async function importPyodide() {
     ]);
     return { loadPyodide, version, createModule };
   } catch (error) {
-    throw new EngineError("network", `${INDEX_URL}: Pyodide could not be loaded (${/** @type {Error} */ (error).message}); run the set-up, and check that the server is running`);
+    throw new EngineError(
+      "network",
+      `${INDEX_URL}: Pyodide could not be loaded (${/** @type {Error} */ (error).message}); run the set-up, and check that the server is running`,
+    );
   }
 }
 
@@ -87,7 +94,8 @@ function keyOf(version, wheels) {
  */
 function start({ loadPyodide, createModule }, libraries, options, onRuntime) {
   const urls = new Map();
-  for (const [path, bytes] of libraries) urls.set(SITE + path, URL.createObjectURL(new Blob([/** @type {BlobPart} */ (bytes)])));
+  for (const [path, bytes] of libraries)
+    urls.set(SITE + path, URL.createObjectURL(new Blob([/** @type {BlobPart} */ (bytes)])));
   const create = async (/** @type {any} */ settings) => {
     const locate = settings.locateFile;
     settings.locateFile = (/** @type {string} */ path) => urls.get(path) ?? locate(path);
@@ -112,7 +120,10 @@ async function warm(pyodide, store, key, begun) {
   const py = await start(pyodide, libraries, { _loadSnapshot: memory }, (module) => {
     const layout = layoutOf(module);
     if (JSON.stringify(layout) !== JSON.stringify(head.layout))
-      throw new EngineError("storage", `extension modules lie otherwise (${layout}) than in the snapshot (${head.layout})`);
+      throw new EngineError(
+        "storage",
+        `extension modules lie otherwise (${layout}) than in the snapshot (${head.layout})`,
+      );
     // the header of a snapshot is shorter than a page
     const pages = Math.floor(memory.length / 65536) * 65536;
     if (module.HEAPU8.length < pages) module.growMemory(pages);
@@ -122,7 +133,14 @@ async function warm(pyodide, store, key, begun) {
   for (const folder of head.folders) FS.mkdirTree(SITE + folder);
   for (const path of head.files) FS.createDataFile(SITE + path, null, section(path).slice(), true, false, true);
   const end = performance.now();
-  const timings = { runtime_ms: runtime - read, numpy_ms: 0, import_ms: 0, snapshot_read_ms: read - begun, snapshot_restore_ms: end - runtime, boot_ms: end - begun };
+  const timings = {
+    runtime_ms: runtime - read,
+    numpy_ms: 0,
+    import_ms: 0,
+    snapshot_read_ms: read - begun,
+    snapshot_restore_ms: end - runtime,
+    boot_ms: end - begun,
+  };
   return { py, how: "snapshot", timings, keep: null };
 }
 
@@ -147,25 +165,41 @@ async function cold(pyodide, store, key, wheels, onProgress, begun) {
   };
   const names = Object.keys(wheels).filter((name) => typeof wheels[name] === "string");
   // Pyodide fetches these itself, from the browser's cache then; a first visit may take minutes, and this way it tells
-  await prefetch([`${INDEX_URL}pyodide.asm.wasm`, `${INDEX_URL}python_stdlib.zip`], (done, total) => onProgress(done, total, "bytes"));
-  const bytes = new Map(await Promise.all(names.map(async (name) => {
-    const url = new URL(`wheels/${wheels[name]}`, BUILD);
-    return /** @type {[string, Uint8Array]} */ ([name, await fetchWheel(url)]);
-  })));
+  await prefetch([`${INDEX_URL}pyodide.asm.wasm`, `${INDEX_URL}python_stdlib.zip`], (done, total) =>
+    onProgress(done, total, "bytes"),
+  );
+  const bytes = new Map(
+    await Promise.all(
+      names.map(async (name) => {
+        const url = new URL(`wheels/${wheels[name]}`, BUILD);
+        return /** @type {[string, Uint8Array]} */ ([name, await fetchWheel(url)]);
+      }),
+    ),
+  );
   const numpy = bytes.get("numpy");
   if (!numpy || !bytes.has("candlewick") || !bytes.has("micropip"))
-    throw new EngineError("network", `${BUILD}wheels/index.json: wanted numpy, micropip and candlewick, got ${names.join(", ")}; run the set-up again`);
+    throw new EngineError(
+      "network",
+      `${BUILD}wheels/index.json: wanted numpy, micropip and candlewick, got ${names.join(", ")}; run the set-up again`,
+    );
   const libraries = await unzip(numpy, (name) => EARLY.test(name), wheels.numpy);
   mark("wheels_ms");
 
   let layout = /** @type {number[]} */ ([]);
-  const py = await start(pyodide, libraries, { _makeSnapshot: store !== null }, (module) => (layout = layoutOf(module)));
+  const py = await start(
+    pyodide,
+    libraries,
+    { _makeSnapshot: store !== null },
+    (module) => (layout = layoutOf(module)),
+  );
   mark("runtime_ms");
 
   // NumPy is unpacked, not installed: Pyodide's installer would load all of its extension modules, used or not
   for (const name of names) py.FS.writeFile(`/tmp/${wheels[name]}`, bytes.get(name));
   const early = names.filter((name) => name !== "candlewick");
-  py.runPython(`import zipfile\nfor wheel in ${JSON.stringify(early.map((name) => wheels[name]))}:\n    zipfile.ZipFile("/tmp/" + wheel).extractall("${SITE}")\ndel wheel, zipfile`);
+  py.runPython(
+    `import zipfile\nfor wheel in ${JSON.stringify(early.map((name) => wheels[name]))}:\n    zipfile.ZipFile("/tmp/" + wheel).extractall("${SITE}")\ndel wheel, zipfile`,
+  );
   await py.runPythonAsync(`import micropip\nawait micropip.install("emfs:/tmp/${wheels.candlewick}")`);
   for (const name of names) py.FS.unlink(`/tmp/${wheels[name]}`);
   mark("install_ms");
@@ -184,7 +218,8 @@ async function cold(pyodide, store, key, wheels, onProgress, begun) {
       timings.snapshot_make_ms = performance.now() - last;
       // what Python's memory points to must be there again at a warm start: functions that came later are not
       const table = py._module.wasmTable;
-      for (let i = layout[0]; i < table.length; i++) if (table.get(i)) throw new Error(`function ${i} was added to the table`);
+      for (let i = layout[0]; i < table.length; i++)
+        if (table.get(i)) throw new Error(`function ${i} was added to the table`);
       keep = () => writeSnapshot(store, key, py, memory, libraries, layout);
     } catch (error) {
       console.warn("no snapshot can be made here; the next visit starts cold too", error);
@@ -290,7 +325,9 @@ function openSnapshot(file) {
   const got = sum([file]);
   if (got !== want) throw new EngineError("storage", "the snapshot is damaged");
   const head = JSON.parse(new TextDecoder().decode(file.subarray(16, 16 + textBytes)));
-  const places = new Map(head.table.map((/** @type {[string, number, number]} */ [name, at, size]) => [name, [room + at, size]]));
+  const places = new Map(
+    head.table.map((/** @type {[string, number, number]} */ [name, at, size]) => [name, [room + at, size]]),
+  );
   const section = (/** @type {string} */ name) => {
     const [at, size] = /** @type {number[]} */ (places.get(name));
     return file.subarray(at, at + size);

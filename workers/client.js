@@ -63,7 +63,12 @@ export class Engine {
 
   /** @param {{workerUrl?: string | URL, startMs?: number, cancelMs?: number, onEvent?: RequestOptions["onEvent"]}} [options]
    *    onEvent: events that belong to no request (id 0), such as progress of the start */
-  constructor({ workerUrl = new URL("engine.worker.js", import.meta.url), startMs = START_MS, cancelMs = CANCEL_MS, onEvent } = {}) {
+  constructor({
+    workerUrl = new URL("engine.worker.js", import.meta.url),
+    startMs = START_MS,
+    cancelMs = CANCEL_MS,
+    onEvent,
+  } = {}) {
     this.workerUrl = workerUrl;
     this.startMs = startMs;
     this.cancelMs = cancelMs;
@@ -103,7 +108,16 @@ export class Engine {
       if (options.signal?.aborted) return reject(new EngineError("cancelled", "stopped"));
       const id = ++this.#lastId;
       /** @type {Pending} */
-      const pending = { id, method, params, options, resolve, reject, settled: false, onAbort: () => this.#cancel(pending) };
+      const pending = {
+        id,
+        method,
+        params,
+        options,
+        resolve,
+        reject,
+        settled: false,
+        onAbort: () => this.#cancel(pending),
+      };
       options.signal?.addEventListener("abort", pending.onAbort, { once: true });
       this.#waiting.push(pending);
       this.#next();
@@ -125,15 +139,24 @@ export class Engine {
     try {
       worker = new Worker(this.workerUrl, { type: "module", name: "candlewick engine" });
     } catch (error) {
-      return this.#drop(new EngineError("worker_died", `${this.workerUrl}: a worker could not be made (${/** @type {Error} */ (error).message})`));
+      return this.#drop(
+        new EngineError(
+          "worker_died",
+          `${this.workerUrl}: a worker could not be made (${/** @type {Error} */ (error).message})`,
+        ),
+      );
     }
     this.#worker = worker;
     worker.onmessage = ({ data }) => this.#worker === worker && this.#receive(data);
-    worker.onmessageerror = () => this.#worker === worker && this.#drop(new EngineError("worker_died", "a message of the engine could not be read"));
+    worker.onmessageerror = () =>
+      this.#worker === worker &&
+      this.#drop(new EngineError("worker_died", "a message of the engine could not be read"));
     worker.onerror = (event) => {
       event.preventDefault?.();
       if (this.#worker !== worker) return;
-      const what = event.message ? `failed: ${event.message} (${event.filename}:${event.lineno})` : "could not be loaded; is it there, and is the server running?";
+      const what = event.message
+        ? `failed: ${event.message} (${event.filename}:${event.lineno})`
+        : "could not be loaded; is it there, and is the server running?";
       this.#drop(new EngineError("worker_died", `${this.workerUrl} ${what}`));
     };
     const lock = `candlewick engine ${Date.now()} ${Math.random()}`;
@@ -145,7 +168,13 @@ export class Engine {
   #watchLife(name) {
     const worker = this.#worker;
     navigator.locks.request(name, () => {
-      if (this.#worker === worker && !this.#closed) this.#drop(new EngineError("worker_died", "the engine ended unexpectedly, perhaps for want of memory; the next use starts a new one"));
+      if (this.#worker === worker && !this.#closed)
+        this.#drop(
+          new EngineError(
+            "worker_died",
+            "the engine ended unexpectedly, perhaps for want of memory; the next use starts a new one",
+          ),
+        );
     });
   }
 
@@ -154,7 +183,13 @@ export class Engine {
     clearTimeout(this.#startTimer);
     if (this.#alive) return;
     this.#startTimer = setTimeout(() => {
-      if (this.#running) this.#drop(new EngineError("worker_died", `the engine gave no sign of life for ${this.startMs / 1000} s while it started; try again`));
+      if (this.#running)
+        this.#drop(
+          new EngineError(
+            "worker_died",
+            `the engine gave no sign of life for ${this.startMs / 1000} s while it started; try again`,
+          ),
+        );
     }, this.startMs);
   }
 
@@ -173,7 +208,13 @@ export class Engine {
       this.#worker.postMessage({ id: pending.id, method: pending.method, params: pending.params });
     } catch (error) {
       this.#running = null;
-      this.#settle(pending, new EngineError("bad_input", `${pending.method}: the parameters cannot be sent to a worker (${/** @type {Error} */ (error).message})`));
+      this.#settle(
+        pending,
+        new EngineError(
+          "bad_input",
+          `${pending.method}: the parameters cannot be sent to a worker (${/** @type {Error} */ (error).message})`,
+        ),
+      );
       return this.#next();
     }
     if (pending.options.signal?.aborted) this.#cancel(pending);
@@ -202,7 +243,12 @@ export class Engine {
   /** @param {any} message */
   #receive(message) {
     if (message.event === "fatal") {
-      return this.#drop(new EngineError("worker_died", `the Python interpreter failed for good (${message.message}); the next use starts a new one`));
+      return this.#drop(
+        new EngineError(
+          "worker_died",
+          `the Python interpreter failed for good (${message.message}); the next use starts a new one`,
+        ),
+      );
     }
     if (message.event === "gone") this.#gone = true;
     if (message.event === "locked") return this.#watchLife(message.name);
@@ -212,7 +258,8 @@ export class Engine {
     }
     if (message.event) {
       this.#watchStart();
-      const listener = message.id === 0 ? this.onEvent : message.id === this.#running?.id ? this.#running?.options.onEvent : undefined;
+      const listener =
+        message.id === 0 ? this.onEvent : message.id === this.#running?.id ? this.#running?.options.onEvent : undefined;
       return this.#call(listener, message);
     }
     const pending = this.#running;
@@ -264,7 +311,8 @@ export class Engine {
     this.#worker?.postMessage({ method: "cancel", params: { id: running.id } });
     clearTimeout(this.#cancelTimer);
     this.#cancelTimer = setTimeout(() => {
-      if (this.#running === running) this.#drop(new EngineError("cancelled", "stopped; the engine did not answer and was replaced"), false);
+      if (this.#running === running)
+        this.#drop(new EngineError("cancelled", "stopped; the engine did not answer and was replaced"), false);
     }, this.cancelMs);
   }
 

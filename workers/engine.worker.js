@@ -4,8 +4,8 @@
  */
 
 import { boot } from "./boot.js";
+import { openCheckpoint, removeDamaged } from "./checkpoint.js";
 import { features } from "./features.js";
-import { openCheckpoint, removeDamaged } from "./files.js";
 import { EngineError } from "./protocol.js";
 import { Store, usage } from "./storage.js";
 import { KernelHost, prefetchKernels } from "./wasm.js";
@@ -26,12 +26,19 @@ let snapshot = "unavailable";
 /** Requests wait for each other. */
 let queue = Promise.resolve();
 
-const post = (/** @type {any} */ message, /** @type {Transferable[]} */ transfer = []) => self.postMessage(message, transfer);
+const post = (/** @type {any} */ message, /** @type {Transferable[]} */ transfer = []) =>
+  self.postMessage(message, transfer);
 const notify = (/** @type {object} */ event) => post({ id: current, ...event });
 const warn = (/** @type {string} */ message) => notify({ event: "log", level: "warning", message });
-const isCancelled = () => (current !== 0 && cancelled === current) || (stopWord !== null && Atomics.load(stopWord, 0) === 1);
-const progress = (/** @type {string} */ stage, /** @type {number} */ done, /** @type {number} */ total, /** @type {string} */ unit, /** @type {string} */ file = "") =>
-  notify({ event: "progress", stage, done, total, unit, ...(file ? { file } : {}) });
+const isCancelled = () =>
+  (current !== 0 && cancelled === current) || (stopWord !== null && Atomics.load(stopWord, 0) === 1);
+const progress = (
+  /** @type {string} */ stage,
+  /** @type {number} */ done,
+  /** @type {number} */ total,
+  /** @type {string} */ unit,
+  /** @type {string} */ file = "",
+) => notify({ event: "progress", stage, done, total, unit, ...(file ? { file } : {}) });
 
 /** What Python calls. */
 const page = {
@@ -64,11 +71,21 @@ async function start() {
   keep?.().then(
     (size) => {
       snapshot = "stored";
-      post({ id: 0, event: "log", level: "info", message: `the started interpreter is kept for later visits (${size})` });
+      post({
+        id: 0,
+        event: "log",
+        level: "info",
+        message: `the started interpreter is kept for later visits (${size})`,
+      });
     },
     async (error) => {
       if (error.name === "NoModificationAllowedError") return; // another tab is writing it
-      post({ id: 0, event: "log", level: "warning", message: `the started interpreter could not be kept: ${error.message}; ${(await usage()).words}. The next visit starts as slowly as this one.` });
+      post({
+        id: 0,
+        event: "log",
+        level: "warning",
+        message: `the started interpreter could not be kept: ${error.message}; ${(await usage()).words}. The next visit starts as slowly as this one.`,
+      });
     },
   );
 }
@@ -133,14 +150,18 @@ async function load(params) {
     warn,
     onBytes: (done, total, file) => progress("download", done, total, "bytes", file),
   });
-  const [checkpoint, reason] = await Promise.all([opening, makeHost(params, signal), ready].map(stoppable(signal))).catch(async (error) => {
+  const [checkpoint, reason] = await Promise.all(
+    [opening, makeHost(params, signal), ready].map(stoppable(signal)),
+  ).catch(async (error) => {
     (await opening.catch(() => null))?.sources.forEach((source) => source.close());
     throw error;
   });
   open = [...checkpoint.sources.values()];
   const downloaded = performance.now();
   const { model, files, ...rest } = params;
-  const result = await ask(python.worker.load(JSON.stringify(rest), checkpoint.name, checkpoint.sources, host ?? undefined, reason)); // null is not None in Python
+  const result = await ask(
+    python.worker.load(JSON.stringify(rest), checkpoint.name, checkpoint.sources, host ?? undefined, reason),
+  ); // null is not None in Python
   closeFiles();
   host?.clearSources();
   const { runtime_ms = 0, numpy_ms = 0, import_ms = 0 } = python.timings;
@@ -177,8 +198,17 @@ async function unload() {
 /** @param {import("./protocol.js").TranscribeParams} params */
 async function transcribe({ audio, options }) {
   await ready;
-  const sound = audio?.kind === "wav" ? { bytes: new Uint8Array(audio.bytes) } : audio?.kind === "pcm" ? { channels: audio.channels, rate: audio.rate } : null;
-  if (!sound) throw new EngineError("bad_input", `transcribe: audio.kind is ${/** @type {any} */ (audio)?.kind}; there are wav and pcm`);
+  const sound =
+    audio?.kind === "wav"
+      ? { bytes: new Uint8Array(audio.bytes) }
+      : audio?.kind === "pcm"
+        ? { channels: audio.channels, rate: audio.rate }
+        : null;
+  if (!sound)
+    throw new EngineError(
+      "bad_input",
+      `transcribe: audio.kind is ${/** @type {any} */ (audio)?.kind}; there are wav and pcm`,
+    );
   return ask(python.worker.transcribe(JSON.stringify({ options }), { bytes: undefined, ...sound }));
 }
 
@@ -234,7 +264,8 @@ async function answer({ id, method, params }) {
   host?.clearStop();
   try {
     if (cancelled === id) throw new EngineError("cancelled", "stopped");
-    if (!Object.hasOwn(methods, method)) throw new EngineError("bad_input", `${method}: there are ${Object.keys(methods).join(", ")}`);
+    if (!Object.hasOwn(methods, method))
+      throw new EngineError("bad_input", `${method}: there are ${Object.keys(methods).join(", ")}`);
     post({ id, result: await methods[method](params) });
   } catch (error) {
     post({ id, error: EngineError.from(error).toValue() });

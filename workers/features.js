@@ -28,8 +28,12 @@ export function features() {
   // a shared memory and an atomic load from it
   const atomics = valid(1, 4, 1, 96, 0, 0, 3, 2, 1, 0, 5, 4, 1, 3, 1, 1, 10, 11, 1, 9, 0, 65, 0, 254, 16, 2, 0, 26, 11);
   let noThreads = "";
-  if (!secure) noThreads = "this address is neither https nor this machine's own, so the browser gives no shared memory; open it by https or as localhost";
-  else if (!isolated) noThreads = "the server does not send the isolation headers (COOP and COEP), so the browser gives no shared memory; serve with serve.py";
+  if (!secure)
+    noThreads =
+      "this address is neither https nor this machine's own, so the browser gives no shared memory; open it by https or as localhost";
+  else if (!isolated)
+    noThreads =
+      "the server does not send the isolation headers (COOP and COEP), so the browser gives no shared memory; serve with serve.py";
   else if (!atomics || typeof SharedArrayBuffer === "undefined") noThreads = "this browser has no WebAssembly threads";
   return {
     secure,

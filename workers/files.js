@@ -1,6 +1,7 @@
 /**
- * The only place where files are fetched. A checkpoint file comes from the network, from the store of an earlier visit, or
- * from a person's own disk; all three are byte sources: `name`, `size`, `readInto(view, start)`, `read(start, end)`.
+ * The only place where files are fetched, each checked, resumed and kept. A file comes from the network, from the store of an
+ * earlier visit, or from a person's own disk; all three are byte sources: `name`, `size`, `readInto(view, start)`,
+ * `read(start, end)`.
  */
 
 import { EngineError } from "./protocol.js";
@@ -8,11 +9,8 @@ import { Sha256 } from "./sha256.js";
 import { Store, isQuota, mb, usage } from "./storage.js";
 
 const TRIES = 4;
-const READ_BACK = 4 << 20;
-/** What a checkpoint folder without a manifest may hold. */
-const USUAL = ["config.json", "generation_config.json", "tokenizer.json", "vocab.json", "merges.txt", "preprocessor_config.json",
-  "added_tokens.json", "special_tokens_map.json", "model.safetensors.index.json", "model.safetensors"];
-
+/** Bytes read at once when a file is hashed again. */
+export const READ_BACK = 4 << 20;
 /** @typedef {{path: string, bytes: number, sha256: string}} ManifestFile */
 /** @typedef {(done: number, total: number, file: string) => void} OnBytes */
 
@@ -30,7 +28,10 @@ export class BlobSource {
     try {
       return new Uint8Array(await this.blob.slice(start, end).arrayBuffer());
     } catch (error) {
-      throw new EngineError("bad_input", `${this.name}: the file could not be read (${/** @type {Error} */ (error).message}); it may have been moved or changed, pick it again`);
+      throw new EngineError(
+        "bad_input",
+        `${this.name}: the file could not be read (${/** @type {Error} */ (error).message}); it may have been moved or changed, pick it again`,
+      );
     }
   }
 
@@ -82,11 +83,19 @@ export async function get(url, { from = 0, signal, cache } = {}) {
     response = await fetch(url, { signal, cache, headers: from ? { Range: `bytes=${from}-` } : {} });
   } catch (error) {
     if (signal?.aborted) throw new EngineError("cancelled", "stopped");
-    throw new EngineError("network", `${url}: could not be fetched (${/** @type {Error} */ (error).message}); check the connection and try again`, { url: String(url) });
+    throw new EngineError(
+      "network",
+      `${url}: could not be fetched (${/** @type {Error} */ (error).message}); check the connection and try again`,
+      { url: String(url) },
+    );
   }
   if (!response.ok) {
     await response.body?.cancel();
-    throw new EngineError("network", `${url}: the server answered ${response.status} ${response.statusText}`.trimEnd(), { url: String(url), status: response.status });
+    throw new EngineError(
+      "network",
+      `${url}: the server answered ${response.status} ${response.statusText}`.trimEnd(),
+      { url: String(url), status: response.status },
+    );
   }
   return response;
 }
@@ -97,7 +106,11 @@ export async function getJson(url, signal) {
   try {
     return JSON.parse(text);
   } catch {
-    throw new EngineError("network", `${url}: wanted JSON, got ${looksLikePage(text) ? "a web page" : `"${text.slice(0, 40)}"`}; check the address`, { url: String(url) });
+    throw new EngineError(
+      "network",
+      `${url}: wanted JSON, got ${looksLikePage(text) ? "a web page" : `"${text.slice(0, 40)}"`}; check the address`,
+      { url: String(url) },
+    );
   }
 }
 
@@ -111,13 +124,15 @@ export async function prefetch(urls, onBytes) {
   let total = 0;
   const responses = await Promise.all(urls.map((url) => get(url, { cache: "no-cache" })));
   for (const response of responses) total += Number(response.headers.get("Content-Length"));
-  await Promise.all(responses.map(async (response) => {
-    const reader = /** @type {ReadableStream<Uint8Array>} */ (response.body).getReader();
-    for (let piece = await reader.read(); !piece.done; piece = await reader.read()) {
-      done += piece.value.length;
-      onBytes(done, Math.max(done, total));
-    }
-  }));
+  await Promise.all(
+    responses.map(async (response) => {
+      const reader = /** @type {ReadableStream<Uint8Array>} */ (response.body).getReader();
+      for (let piece = await reader.read(); !piece.done; piece = await reader.read()) {
+        done += piece.value.length;
+        onBytes(done, Math.max(done, total));
+      }
+    }),
+  );
 }
 
 /** @param {string} text */
@@ -145,7 +160,11 @@ export async function fetchFile(url, want, how) {
       const resumed = sink.resumed;
       await sink.discard();
       if (!resumed || attempt > 1)
-        throw new EngineError("network", `${url}: sha256 is ${hash}, the manifest says ${want.sha256}; the file on the server is damaged or of another version`, { url: String(url) });
+        throw new EngineError(
+          "network",
+          `${url}: sha256 is ${hash}, the manifest says ${want.sha256}; the file on the server is damaged or of another version`,
+          { url: String(url) },
+        );
     } catch (error) {
       await sink.close();
       throw error;
@@ -154,7 +173,7 @@ export async function fetchFile(url, want, how) {
 }
 
 /** @param {Store} store @param {string} key @param {ManifestFile} want @returns {Promise<Source | null>} */
-async function fromStore(store, key, want) {
+export async function fromStore(store, key, want) {
   const reader = await store.reader(key);
   if (!reader) return null;
   const source = reader instanceof Blob ? new BlobSource(want.path, reader) : new StoredSource(want.path, reader);
@@ -175,11 +194,23 @@ async function download(url, want, sink, { onBytes, signal }) {
       for (;;) {
         const { done, value } = await reader.read();
         if (done) break;
-        if (sink.size === 0 && !want.path.endsWith(".html") && looksLikePage(new TextDecoder().decode(value.slice(0, 64))))
-          throw new EngineError("network", `${url}: wanted ${want.path} (${mb(want.bytes)}), the server sent a web page; check the address`, { url: String(url) });
+        if (
+          sink.size === 0 &&
+          !want.path.endsWith(".html") &&
+          looksLikePage(new TextDecoder().decode(value.slice(0, 64)))
+        )
+          throw new EngineError(
+            "network",
+            `${url}: wanted ${want.path} (${mb(want.bytes)}), the server sent a web page; check the address`,
+            { url: String(url) },
+          );
         if (sink.size + value.length > want.bytes) {
           await reader.cancel();
-          throw new EngineError("network", `${url}: the server sends more than the ${want.bytes} bytes of the manifest`, { url: String(url) });
+          throw new EngineError(
+            "network",
+            `${url}: the server sends more than the ${want.bytes} bytes of the manifest`,
+            { url: String(url) },
+          );
         }
         await sink.append(value);
         onBytes?.(sink.size, want.bytes, want.path);
@@ -189,10 +220,17 @@ async function download(url, want, sink, { onBytes, signal }) {
       if (signal?.aborted) throw new EngineError("cancelled", "stopped");
       const failed = /** @type {any} */ (error);
       // only a broken connection is worth another try; what the server says clearly is final
-      const final = failed instanceof EngineError ? failed.code !== "network" || failed.data?.status || sink.size === 0 : failed?.name !== "TypeError";
+      const final =
+        failed instanceof EngineError
+          ? failed.code !== "network" || failed.data?.status || sink.size === 0
+          : failed?.name !== "TypeError";
       if (final) throw EngineError.from(failed, "network");
       if (attempt >= TRIES)
-        throw new EngineError("network", `${url}: ${failed.message}; what came is kept, try again to go on from there`, { url: String(url) });
+        throw new EngineError(
+          "network",
+          `${url}: ${failed.message}; what came is kept, try again to go on from there`,
+          { url: String(url) },
+        );
       await new Promise((resolve) => setTimeout(resolve, 250 * 2 ** attempt));
     }
   }
@@ -206,7 +244,11 @@ async function checkAnswer(response, url, want, from) {
   if (total !== want.bytes || (range && !range.startsWith(`bytes ${from}-`))) {
     await response.body?.cancel();
     const page = (response.headers.get("Content-Type") ?? "").startsWith("text/html") ? ", a web page" : "";
-    throw new EngineError("network", `${url}: wanted ${want.bytes} bytes, the server offers ${range ?? `${total}${page}`}; check the address`, { url: String(url), status: response.status });
+    throw new EngineError(
+      "network",
+      `${url}: wanted ${want.bytes} bytes, the server offers ${range ?? `${total}${page}`}; check the address`,
+      { url: String(url), status: response.status },
+    );
   }
 }
 
@@ -271,7 +313,9 @@ class Sink {
     this.part = null;
     await part.discard();
     const why = isQuota(error) ? "the browser's storage is full" : `the browser's storage failed (${error?.message})`;
-    this.warn?.(`${this.want.path}: ${why}; ${(await usage()).words}. It stays in memory for this visit and is downloaded again at the next.`);
+    this.warn?.(
+      `${this.want.path}: ${why}; ${(await usage()).words}. It stays in memory for this visit and is downloaded again at the next.`,
+    );
   }
 
   async restart() {
@@ -290,7 +334,9 @@ class Sink {
         const source = await fromStore(store, name, this.want);
         if (source) return source;
       } catch (error) {
-        this.warn?.(`${this.want.path}: could not be kept for the next visit (${/** @type {Error} */ (error).message})`);
+        this.warn?.(
+          `${this.want.path}: could not be kept for the next visit (${/** @type {Error} */ (error).message})`,
+        );
         const left = await this.part.file.getFile();
         return new BlobSource(this.want.path, new Blob([await left.arrayBuffer()]));
       }
@@ -311,125 +357,4 @@ class Sink {
     await this.part?.discard();
     this.memory = null;
   }
-}
-
-/**
- * All files of a checkpoint, by name.
- * @param {string | null} url of the checkpoint's folder
- * @param {File[] | undefined} own a person's own files, instead of a URL
- * @param {{store: Store | null, onBytes?: OnBytes, signal?: AbortSignal, warn?: (message: string) => void}} how
- * @returns {Promise<{name: string, sources: Map<string, Source>, keys: string[]}>} keys: entries of the store that are used
- */
-export async function openCheckpoint(url, own, how) {
-  if (own?.length) {
-    const sources = new Map(own.map((file) => [file.name, new BlobSource(file.name, file)]));
-    return { name: own[0].webkitRelativePath?.split("/")[0] || "own files", sources, keys: [] };
-  }
-  if (!url) throw new EngineError("bad_input", "load: wanted the URL of a checkpoint folder or a person's own files, got neither");
-  const folder = new URL(url.endsWith("/") ? url : url + "/", self.location.href);
-  const name = decodeURIComponent(folder.pathname.split("/").at(-2) ?? "");
-  let manifest;
-  try {
-    manifest = await getJson(new URL("manifest.json", folder), how.signal);
-  } catch (error) {
-    if (!(error instanceof EngineError) || error.data?.status !== 404) throw error;
-    return { name, sources: await openPlainFolder(folder, how), keys: [] };
-  }
-  const files = checkManifest(manifest, new URL("manifest.json", folder));
-  const total = files.reduce((sum, file) => sum + file.bytes, 0);
-  const done = new Map();
-  const onBytes = (/** @type {number} */ n, /** @type {number} */ _, /** @type {string} */ file) => {
-    done.set(file, n);
-    let sum = 0;
-    for (const value of done.values()) sum += value;
-    how.onBytes?.(sum, total, file);
-  };
-  /** @type {Map<string, Source>} */
-  const sources = new Map();
-  const keys = files.map((file) => `${name}~${file.path}~${file.sha256.slice(0, 16)}`);
-  // the first that fails ends the others, and all have ended before anybody is told
-  const others = new AbortController();
-  const signal = how.signal ? AbortSignal.any([how.signal, others.signal]) : others.signal;
-  /** @type {any} */
-  let failure = null;
-  await Promise.all(files.map(async (file, i) => {
-    try {
-      const source = await fetchFile(new URL(file.path, folder), file, { ...how, signal, onBytes, key: keys[i] });
-      sources.set(file.path, source);
-      onBytes(file.bytes, file.bytes, file.path);
-      await how.store?.removeOthers(`${name}~${file.path}~`, keys[i]);
-    } catch (error) {
-      failure ??= error;
-      others.abort();
-    }
-  }));
-  if (failure) {
-    for (const source of sources.values()) source.close();
-    throw failure;
-  }
-  return { name: manifest.name ?? name, sources, keys };
-}
-
-/** @param {any} manifest @param {URL} url @returns {ManifestFile[]} */
-function checkManifest(manifest, url) {
-  const good = Array.isArray(manifest?.files) && manifest.files.length && manifest.files.every((/** @type {any} */ file) =>
-    typeof file?.path === "string" && /^[\w][\w.\-]*$/.test(file.path) && Number.isSafeInteger(file.bytes) && /^[0-9a-f]{64}$/.test(file.sha256));
-  if (!good) throw new EngineError("bad_weights", `${url}: wanted "files" as a list of {path, bytes, sha256} with plain file names; run the set-up again`);
-  return manifest.files;
-}
-
-/**
- * A checkpoint folder without a manifest: the usual names, as far as they are there. Nothing vouches for such files, so they
- * are not kept for the next visit.
- * @param {URL} folder
- * @param {{onBytes?: OnBytes, signal?: AbortSignal}} how
- */
-async function openPlainFolder(folder, { onBytes, signal }) {
-  /** @type {Map<string, Source>} */
-  const sources = new Map();
-  const take = async (/** @type {string} */ path) => {
-    try {
-      const response = await get(new URL(path, folder), { signal });
-      const blob = await response.blob();
-      onBytes?.(blob.size, blob.size, path);
-      sources.set(path, new BlobSource(path, blob));
-    } catch (error) {
-      if (!(error instanceof EngineError) || error.data?.status !== 404) throw error;
-    }
-  };
-  await take("config.json");
-  if (!sources.size) throw new EngineError("network", `${folder}: there is no manifest.json and no config.json here; check the address of the checkpoint`, { url: String(folder) });
-  await Promise.all(USUAL.slice(1).map(take));
-  const index = sources.get("model.safetensors.index.json");
-  if (index && !sources.has("model.safetensors")) {
-    const { weight_map } = JSON.parse(new TextDecoder().decode(await index.read(0, index.size)));
-    const shards = new Set(Object.values(weight_map ?? {}).filter((shard) => /^[\w][\w.\-]*$/.test(String(shard))));
-    for (const shard of shards) await take(String(shard));
-  }
-  return sources;
-}
-
-/**
- * Hash stored files again and remove those that are not what their manifest said, so that the next load fetches them.
- * @param {string} url
- * @param {Store | null} store
- * @returns {Promise<string[]>} paths of the bad ones
- */
-export async function removeDamaged(url, store) {
-  const folder = new URL(url.endsWith("/") ? url : url + "/", self.location.href);
-  const name = decodeURIComponent(folder.pathname.split("/").at(-2) ?? "");
-  const bad = /** @type {string[]} */ ([]);
-  if (!store) return bad;
-  for (const file of checkManifest(await getJson(new URL("manifest.json", folder)), folder)) {
-    const key = `${name}~${file.path}~${file.sha256.slice(0, 16)}`;
-    const source = await fromStore(store, key, file);
-    if (!source) continue;
-    const hash = new Sha256();
-    for (let at = 0; at < source.size; at += READ_BACK) hash.update(await source.read(at, Math.min(at + READ_BACK, source.size)));
-    source.close();
-    if (hash.hex() === file.sha256) continue;
-    bad.push(file.path);
-    await store.remove(key);
-  }
-  return bad;
 }

@@ -149,7 +149,8 @@ export class Part {
   /** Append bytes; throws QuotaExceededError when they do not fit. @param {Uint8Array} bytes */
   append(bytes) {
     const written = this.handle.write(bytes, { at: this.size });
-    if (written !== bytes.length) throw new DOMException(`wrote ${written} of ${bytes.length} bytes`, "QuotaExceededError");
+    if (written !== bytes.length)
+      throw new DOMException(`wrote ${written} of ${bytes.length} bytes`, "QuotaExceededError");
     this.size += written;
   }
 

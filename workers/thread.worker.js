@@ -3,7 +3,7 @@
  * `wasm.js` starts a run. It never returns to its event loop, so the only words it hears are those of the shared array.
  */
 
-import { CODE, DONE, END, EXIT, RUN } from "./wasm.js";
+import { CODE, DONE, END, EXIT, RUN } from "./words.js";
 
 /** Loads of the run word before the thread goes to sleep, some 20 microseconds: a decode step follows the last one closely. */
 const SPINS = 2000;

@@ -15,11 +15,16 @@ export async function unzip(zip, want, what) {
   const view = new DataView(zip.buffer, zip.byteOffset, zip.length);
   let end = zip.length - 22;
   while (end >= 0 && view.getUint32(end, true) !== END_RECORD) end--;
-  if (end < 0) throw new EngineError("network", `${what}: wanted a wheel (zip), got ${zip.length} other bytes; run the set-up again`);
+  if (end < 0)
+    throw new EngineError(
+      "network",
+      `${what}: wanted a wheel (zip), got ${zip.length} other bytes; run the set-up again`,
+    );
   const members = new Map();
   let at = view.getUint32(end + 16, true);
   for (let left = view.getUint16(end + 10, true); left > 0; left--) {
-    if (view.getUint32(at, true) !== ENTRY) throw new EngineError("network", `${what}: damaged zip directory; run the set-up again`);
+    if (view.getUint32(at, true) !== ENTRY)
+      throw new EngineError("network", `${what}: damaged zip directory; run the set-up again`);
     const method = view.getUint16(at + 10, true);
     const packed = view.getUint32(at + 20, true);
     const nameBytes = view.getUint16(at + 28, true);

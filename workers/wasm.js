@@ -7,8 +7,10 @@
  */
 
 import { features } from "./features.js";
+import { get } from "./files.js";
 import { EngineError } from "./protocol.js";
 import { mb } from "./storage.js";
+import { CODE, DONE, END, EXIT, RUN } from "./words.js";
 
 const PAGE = 65536;
 const STACK_BYTES = 65536;
@@ -21,13 +23,6 @@ const MAX_THREADS = 8;
 const THREAD_START_MS = 15000;
 /** Longest wait for the other threads to leave a run that thread 0 has left. */
 const JOIN_MS = 10000;
-
-// words of the array that starts runs; the kernels have words of their own in kernel memory
-export const RUN = 0;
-export const CODE = 1;
-export const END = 2;
-export const DONE = 3;
-export const EXIT = 4;
 
 /** Codes of the kernels' `pack`, as in abi.py. */
 const PACK_KINDS = { flat: 0, panels: 1 };
@@ -57,10 +52,7 @@ function kernelModule(build) {
   let module = modules.get(build);
   if (!module) {
     const url = new URL(`kernels.${build}.wasm`, import.meta.url);
-    module = fetch(url, { cache: "no-cache" }).then((response) => {
-      if (!response.ok) throw new EngineError("network", `${url}: the server answered ${response.status}; the kernels are missing`);
-      return WebAssembly.compileStreaming(response);
-    });
+    module = get(url, { cache: "no-cache" }).then((response) => WebAssembly.compileStreaming(response));
     module.catch(() => modules.delete(build));
     modules.set(build, module);
   }
@@ -70,7 +62,8 @@ function kernelModule(build) {
 /** Begin to fetch the build that this browser will run best; whoever needs it waits for it, and hears of a failure. */
 export function prefetchKernels() {
   const { simd, relaxed, threads, cores } = features();
-  if (simd) kernelModule(`${threads && cores > 1 ? "threads" : "single"}.${relaxed ? "relaxed" : "simd128"}`).catch(() => {});
+  if (simd)
+    kernelModule(`${threads && cores > 1 ? "threads" : "single"}.${relaxed ? "relaxed" : "simd128"}`).catch(() => {});
 }
 
 /** @param {boolean} shared */
@@ -83,7 +76,11 @@ function makeMemory(shared) {
       failure = error;
     }
   }
-  throw new EngineError("out_of_memory", `kernel memory: this browser gives not even ${mb(8192 * PAGE)} (${failure}); close other tabs`, { wanted: MAXIMA[3] * PAGE, allowed: 0 });
+  throw new EngineError(
+    "out_of_memory",
+    `kernel memory: this browser gives not even ${mb(8192 * PAGE)} (${failure}); close other tabs`,
+    { wanted: MAXIMA[3] * PAGE, allowed: 0 },
+  );
 }
 
 /** @param {number} n */
@@ -171,7 +168,10 @@ export class KernelHost {
   /** @param {number} thread */
   #startThread(thread) {
     return new Promise((resolve, reject) => {
-      const worker = new Worker(new URL("thread.worker.js", import.meta.url), { type: "module", name: `candlewick thread ${thread}` });
+      const worker = new Worker(new URL("thread.worker.js", import.meta.url), {
+        type: "module",
+        name: `candlewick thread ${thread}`,
+      });
       this.#workers.push(worker);
       const late = setTimeout(() => reject(new Error("a thread worker did not start in time")), THREAD_START_MS);
       worker.onerror = (event) => {
@@ -210,9 +210,11 @@ export class KernelHost {
       if (end > this.maxBytes) throw new RangeError("more than the maximum");
       this.memory.grow(Math.ceil((end - have) / PAGE));
     } catch {
-      throw new EngineError("out_of_memory",
+      throw new EngineError(
+        "out_of_memory",
         `kernel memory: ${mb(end)} are wanted, this browser allows ${mb(this.maxBytes)} and refused to go beyond ${mb(have)}; choose a smaller model or close other tabs`,
-        { wanted: end, allowed: this.maxBytes, had: have });
+        { wanted: end, allowed: this.maxBytes, had: have },
+      );
     }
     this.#view();
   }
@@ -220,7 +222,9 @@ export class KernelHost {
   /** A short-lived view for Python to copy in or out; it is stale after `reserve`. @param {number} address @param {number} bytes */
   view(address, bytes) {
     if (address < 0 || address + bytes > this.#bytes.length)
-      throw new RangeError(`kernel memory: bytes ${address} to ${address + bytes} were asked for, there are ${this.#bytes.length}`);
+      throw new RangeError(
+        `kernel memory: bytes ${address} to ${address + bytes} were asked for, there are ${this.#bytes.length}`,
+      );
     return this.#bytes.subarray(address, address + bytes);
   }
 
@@ -270,7 +274,7 @@ export class KernelHost {
     const others = this.threads - 1;
     for (let i = 0; i < 5000 && Atomics.load(words, DONE) < others; i++);
     const until = performance.now() + JOIN_MS;
-    for (let done; (done = Atomics.load(words, DONE)) < others; ) {
+    for (let done; (done = Atomics.load(words, DONE)) < others;) {
       if (performance.now() > until) return false;
       Atomics.wait(words, DONE, done, 100);
     }
@@ -316,8 +320,18 @@ export class KernelHost {
       next = i + 1 < chunks.length ? fill(i + 1) : null;
       if (next instanceof Promise) next.catch(() => {}); // awaited in the next round, unless this one throws first
       const t = chunk.tensor;
-      this.pack(PACK_KINDS[/** @type {"flat"} */ (t.kind)], halves[i % 2], SOURCE_DTYPES[/** @type {"f32"} */ (t.dtype)], t.dst,
-        chunk.row, chunk.rows, t.n, t.k, t.taps ?? 1, W_DTYPES[/** @type {"f32"} */ (t.dst_dtype)]);
+      this.pack(
+        PACK_KINDS[/** @type {"flat"} */ (t.kind)],
+        halves[i % 2],
+        SOURCE_DTYPES[/** @type {"f32"} */ (t.dtype)],
+        t.dst,
+        chunk.row,
+        chunk.rows,
+        t.n,
+        t.k,
+        t.taps ?? 1,
+        W_DTYPES[/** @type {"f32"} */ (t.dst_dtype)],
+      );
       done += chunk.bytes;
       sinceTurn += chunk.bytes;
       if (sinceTurn >= TURN_BYTES || i + 1 === chunks.length) {
@@ -335,7 +349,10 @@ export class KernelHost {
     if (!source) throw new EngineError("internal", `load_weights: there is no file ${chunk.tensor.file}`);
     const check = (/** @type {number} */ n) => {
       if (n !== chunk.bytes)
-        throw new EngineError("bad_weights", `${source.name}: wanted ${chunk.bytes} bytes at ${chunk.start}, got ${n}; the file got shorter`);
+        throw new EngineError(
+          "bad_weights",
+          `${source.name}: wanted ${chunk.bytes} bytes at ${chunk.start}, got ${n}; the file got shorter`,
+        );
     };
     const got = source.readInto(this.view(address, chunk.bytes), chunk.start);
     return got instanceof Promise ? got.then(check) : check(got);
@@ -366,8 +383,15 @@ function cut(tensor, room) {
   const unit = kind === "panels" ? PANEL_ROWS : 1;
   const rows = Math.floor(room / rowBytes / unit) * unit;
   if (!rowBytes || n * rowBytes !== end - start)
-    throw new EngineError("internal", `load_weights: ${n} rows of ${k} ${dtype} do not fill bytes ${start} to ${end} of ${tensor.file}`);
-  if (!rows) throw new EngineError("internal", `load_weights: staging of ${room} bytes is too small for ${unit} rows of ${rowBytes}`);
+    throw new EngineError(
+      "internal",
+      `load_weights: ${n} rows of ${k} ${dtype} do not fill bytes ${start} to ${end} of ${tensor.file}`,
+    );
+  if (!rows)
+    throw new EngineError(
+      "internal",
+      `load_weights: staging of ${room} bytes is too small for ${unit} rows of ${rowBytes}`,
+    );
   const chunks = [];
   for (let row = 0; row < n; row += rows) {
     const count = Math.min(rows, n - row);
