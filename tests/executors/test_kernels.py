@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import threading
 
@@ -9,6 +10,8 @@ import numpy as np
 import pytest
 
 from candlewick.executors.wasm import abi, build
+from candlewick.executors.wasm.layout import pack_panels
+from candlewick.weights.source import MemorySource
 
 pytest.importorskip("wasmtime", reason="kernel tests in CPython need wasmtime (requirements-dev.txt)")
 
@@ -16,7 +19,7 @@ from candlewick.executors.wasm.host_wasmtime import Host, HostError
 from tests.executors.kernel_calls import Kernels, to_bfloat
 
 HOSTS = {"single relaxed": (1, True), "single simd128": (1, False), "2 threads relaxed": (2, True),
-         "3 threads simd128": (3, False)}
+         "3 threads simd128": (3, False), "4 threads relaxed": (4, True)}
 
 
 @pytest.fixture(scope="module", params=HOSTS)
@@ -186,7 +189,7 @@ def run_attention(kernels, rng, heads, kv_heads, n_q, n_k, d, start=None, size=1
 
 
 @pytest.mark.parametrize("heads,kv_heads,n_q,n_k,d", [
-    (1, 1, 1, 1, 1), (2, 2, 1, 5, 3), (6, 6, 1, 300, 64), (6, 3, 3, 257, 64), (4, 1, 15, 70, 20), (1, 1, 16, 1, 4),
+    (1, 1, 1, 1, 1), (2, 2, 1, 5, 3), (6, 6, 1, 300, 64), (6, 6, 1, 1500, 64), (2, 1, 7, 1033, 10), (6, 3, 3, 257, 64), (4, 1, 15, 70, 20), (1, 1, 16, 1, 4),
     (2, 2, 17, 13, 5), (6, 6, 48, 252, 64), (3, 1, 50, 253, 64), (2, 2, 150, 515, 32), (1, 1, 49, 1500, 80)])
 @pytest.mark.parametrize("merged", [True, False])
 def test_attention(kernels, rng, heads, kv_heads, n_q, n_k, d, merged):
@@ -417,6 +420,41 @@ def test_pack_convolution_is_tap_major(kernels, rng):
 def test_pack_refuses_what_does_not_fit(kernels):
     with pytest.raises(HostError, match="do not fit"):
         kernels.host.pack(1, kernels.host.free_base, 0, kernels.host.free_base, 5, 3, 8, 4, 1, 0)
+
+
+async def test_load_weights_streams_in_pieces(kernels, rng):
+    """A file with a matrix, a convolution and a vector through a staging area that holds a few rows of each."""
+    matrix = rng.normal(0, 1, (50, 24)).astype(np.float16)
+    kernel = rng.normal(0, 1, (30, 8, 3)).astype(np.float32)
+    vector = rng.normal(0, 1, 77)
+    parts = [matrix.tobytes(), kernel.tobytes(), vector.tobytes()]
+    starts = [0, len(parts[0]), len(parts[0]) + len(parts[1])]
+    kernels.host.sources = {"file": MemorySource(b"".join(parts))}
+    n_bytes = [abi.panel_bytes(50, 24, "f16"), abi.panel_bytes(30, 24, "f32"), 77 * 4]
+    places = [kernels.room(n) for n in n_bytes]
+    shapes = [("f16", "panels", "f16", 50, 24, 1), ("f32", "panels", "f32", 30, 24, 3), ("f64", "flat", "f32", 77, 1, 1)]
+    tensors = [{"file": "file", "start": start, "end": start + len(part), "dtype": dtype, "kind": kind, "dst": dst,
+                "dst_dtype": dst_dtype, "n": n, "k": k, "taps": taps}
+               for start, part, dst, (dtype, kind, dst_dtype, n, k, taps) in zip(starts, parts, places, shapes, strict=True)]
+    staging = kernels.room(2400)
+    seen = []
+    await kernels.host.load_weights(json.dumps({"staging": staging, "staging_bytes": 2400, "tensors": tensors}),
+                                    lambda done, total: seen.append((done, total)))
+    assert seen == sorted(seen) and len(seen) > 3 and seen[-1] == (sum(map(len, parts)),) * 2
+    read = [kernels.host.read(place, n) for place, n in zip(places, n_bytes, strict=True)]
+    assert (np.frombuffer(read[0], np.float16) == pack_panels(matrix).reshape(-1)).all()
+    assert (np.frombuffer(read[1], np.float32) == pack_panels(kernel).reshape(-1)).all()
+    assert (np.frombuffer(read[2], np.float32) == vector.astype(np.float32)).all()
+    with pytest.raises(HostError, match="too small"):
+        await kernels.host.load_weights(json.dumps({"staging": staging, "staging_bytes": 16, "tensors": tensors}))
+    tensors[0]["n"] = 49
+    with pytest.raises(HostError, match="the range has 2400"):
+        await kernels.host.load_weights(json.dumps({"staging": staging, "staging_bytes": 2400, "tensors": tensors}))
+
+
+def test_memory_beyond_32_bits_is_refused(kernels):
+    with pytest.raises(MemoryError, match="5,000,000,000"):
+        kernels.host.reserve(5_000_000_000)
 
 
 # ---- the loop ------------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ extern Control shared_control;
 
 typedef struct {
     int32_t thread, n_threads;
-    float *scratch;
+    float *scratch; /* this thread's; those of all threads lie behind one another, scratch_bytes each */
     int32_t scratch_bytes;
 } Context;
 
