@@ -189,8 +189,9 @@ def run_attention(kernels, rng, heads, kv_heads, n_q, n_k, d, start=None, size=1
 
 
 @pytest.mark.parametrize("heads,kv_heads,n_q,n_k,d", [
-    (1, 1, 1, 1, 1), (2, 2, 1, 5, 3), (6, 6, 1, 300, 64), (6, 6, 1, 1500, 64), (2, 1, 7, 1033, 10), (6, 3, 3, 257, 64), (4, 1, 15, 70, 20), (1, 1, 16, 1, 4),
-    (2, 2, 17, 13, 5), (6, 6, 48, 252, 64), (3, 1, 50, 253, 64), (2, 2, 150, 515, 32), (1, 1, 49, 1500, 80)])
+    (1, 1, 1, 1, 1), (2, 2, 1, 5, 3), (6, 6, 1, 300, 64), (6, 6, 1, 1500, 64), (2, 1, 7, 1033, 10), (6, 3, 3, 257, 64),
+    (4, 1, 15, 70, 20), (1, 1, 16, 1, 4), (2, 2, 17, 13, 5), (6, 6, 48, 252, 64), (3, 1, 50, 253, 64), (2, 2, 150, 515, 32),
+    (1, 1, 49, 1500, 80)])
 @pytest.mark.parametrize("merged", [True, False])
 def test_attention(kernels, rng, heads, kv_heads, n_q, n_k, d, merged):
     close(*run_attention(kernels, rng, heads, kv_heads, n_q, n_k, d, merged=merged), tolerance=3e-6)
