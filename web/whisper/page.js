@@ -12,7 +12,7 @@ import { Input } from "./input.js";
 import { ModelCard, savedChoice, servedModel, showPart } from "./model.js";
 import { applyLanguages, options } from "./options.js";
 import { Player } from "./player.js";
-import { Transcript } from "./result.js";
+import { errorNotice, Transcript } from "./result.js";
 import { loadWords, Pace } from "./words.js";
 
 /** @typedef {import("./input.js").Source} Source */
@@ -58,6 +58,7 @@ const player = new Player();
 const transcript = new Transcript();
 const card = new ModelCard(link);
 
+const inputOutcome = byId("input-outcome", HTMLDivElement);
 const view = {
   job: byId("job", HTMLElement), name: byId("job-name", HTMLHeadingElement), facts: byId("job-facts", HTMLParagraphElement),
   stop: byId("stop", HTMLButtonElement), again: byId("again", HTMLButtonElement), meter: byId("meter", HTMLDivElement),
@@ -79,6 +80,7 @@ function begin(source) {
   current?.stop.abort();
   const job = current = new Job(source);
   lastError = null;
+  inputOutcome.replaceChildren();
   view.quiet.hidden = true;
   view.job.hidden = false;
   view.name.textContent = source.name;
@@ -295,19 +297,13 @@ let shown = null;
 
 input.onSource = begin;
 input.announce = announce;
-input.onRecord = () => player.pause();
+input.onRecord = () => {
+  player.pause();
+  inputOutcome.replaceChildren();
+};
 input.onError = (/** @type {unknown} */ error) => {
-  lastError = error;
-  current?.stop.abort();
-  current = null;
-  view.quiet.hidden = true;
-  view.job.hidden = false;
-  view.name.textContent = "";
-  view.facts.textContent = "";
-  for (const part of [view.stop, view.again, view.meter, view.away]) part.hidden = true;
-  player.hide();
-  transcript.clear();
-  transcript.fail(error);
+  lastError = error;                                    // beside the recorder: what was transcribed before stays
+  inputOutcome.replaceChildren(errorNotice(error, (button) => void copyDiagnostics(button)));
 };
 player.onTime = (/** @type {number} */ seconds) => transcript.follow(seconds);
 transcript.onSeek = (/** @type {number} */ seconds) => player.seek(seconds, true);
