@@ -340,6 +340,48 @@ async def test_load_adds_programs_and_names_the_unknown_entry(executor):
         await executor.run("a", {"x": normal(4)})
 
 
+async def test_what_has_one_name_is_one_thing(executor):
+    small, large = (trace(lambda x, n=n: ops.update(nn.State("s", (n,)), x, 0, 0), {"x": Spec((3,))}) for n in (4, 5))
+    await executor.load({"a": small}, Weights(None, {}, {}))
+    with pytest.raises(ValueError, match=r"!s is f32\[5\] here and f32\[4\] in a Program that is loaded"):
+        await executor.load({"b": large}, Weights(None, {}, {}))
+    close((await executor.run("a", {"x": np.ones(3, np.float32)}))["out"], [1, 1, 1, 0])
+
+
+async def test_memory_counts_what_a_load_adds(executor):
+    for n in (1000, 2000):
+        constant = nn.Constant(np.ones(n, np.float32), f"w{n}")
+        program = trace(lambda x, c=constant: x + c, {"x": Spec((n,))})
+        await executor.load({str(n): program}, Weights(None, {}, {constant.name: constant.array}))
+    assert executor.describe()["memory"]["weights"] == 12000
+
+
+async def test_a_failed_load_leaves_nothing_behind(executor, tmp_path):
+    from candlewick.weights import safetensors
+    from candlewick.weights.load import Checkpoint, bind
+
+    w = normal(12, 5)
+    safetensors.save(tmp_path / "model.safetensors", {"w": w})
+    checkpoint = Checkpoint.open(tmp_path)
+    bound = bind({"w": nn.Parameter(w.shape)}, await checkpoint.tensors())
+    program = trace(lambda x: ops.linear(x, nn.Parameter(w.shape, name="w")), {"x": Spec((2, 5))})
+    source = checkpoint.files["model.safetensors"]
+
+    class Broken:
+        name, size = source.name, source.size
+
+        async def read(self, start, end):
+            raise OSError("the disk is gone")
+
+    x = normal(2, 5)
+    with pytest.raises(OSError, match="the disk is gone"):
+        await executor.load({"main": program}, Weights(Checkpoint({"model.safetensors": Broken()}), bound, {}))
+    with pytest.raises(ValueError, match="no entry 'main'"):
+        await executor.run("main", {"x": x})
+    await executor.load({"main": program}, Weights(checkpoint, bound, {}))
+    close((await executor.run("main", {"x": x}))["out"], x.astype(np.float64) @ w.T)
+
+
 async def test_steps_give_every_value(executor):
     x = normal(2, 6)
     program = trace(lambda x: ops.transpose(ops.relu(x), (1, 0)) * 3.0, {"x": Spec(x.shape)})

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from ..passes import optimise
 from ..program import Instruction, Program, Value
 
 Progress = Callable[[str, int, int, str], None]
@@ -74,6 +75,19 @@ class Executor:
     def describe(self) -> dict[str, Any]:
         """executor, reason, threads, threads_asked, relaxed_simd, memory {weights, state, arena, total} in bytes."""
         raise NotImplementedError
+
+    def _optimised(self, programs: Mapping[str, Program]) -> dict[str, Program]:
+        """The Programs after the passes. ValueError where a name that is shared means two different things."""
+        new = {name: optimise(p) for name, p in programs.items()}
+        known: dict[str, Value] = {}
+        for program in (*self.programs.values(), *new.values()):
+            for name, value in {**program.weights, **program.states}.items():
+                if known.setdefault(name, value) != value:
+                    raise ValueError(
+                        f"{program.name}: {value} is {value.type} here and {known[name].type} in a Program that is loaded; "
+                        "what has one name is shared, so give one of them another"
+                    )
+        return new
 
     def _program(self, entry: str) -> Program:
         if entry not in self.programs:

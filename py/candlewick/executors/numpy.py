@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from ..passes import optimise
 from ..program import Instruction, Program, Value
 from . import Executor, Progress, WeightSource, bounds, check_bounds, checked_inputs
 
@@ -235,7 +234,7 @@ class NumpyExecutor(Executor):
     async def load(
         self, programs: Mapping[str, Program], weights: WeightSource, on_progress: Progress | None = None
     ) -> None:
-        new = {name: optimise(p) for name, p in programs.items()}
+        new = self._optimised(programs)
         wanted = {name: v for p in new.values() for name, v in p.weights.items() if name not in self.weights}
         for done, (name, value) in enumerate(wanted.items()):
             if on_progress:

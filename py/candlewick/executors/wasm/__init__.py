@@ -13,6 +13,7 @@ Python lowers once at load; a run writes the inputs, calls the C interpreter onc
 
 from __future__ import annotations
 
+import copy
 import json
 import time
 from collections.abc import AsyncIterator, Mapping
@@ -20,7 +21,6 @@ from typing import Any
 
 import numpy as np
 
-from ...passes import optimise
 from ...program import Instruction, Program
 from .. import Executor, Progress, Stopped, WeightSource, bounds, check_bounds, checked_inputs
 from ..plan import Entry, Plan
@@ -48,11 +48,10 @@ class WasmExecutor(Executor):
     async def load(
         self, programs: Mapping[str, Program], weights: WeightSource, on_progress: Progress | None = None
     ) -> None:
-        new = {name: optimise(p) for name, p in programs.items()}
-        if self._layout is None:
-            self._layout = Layout(self.host.free_base, {}, {})
-        layout = self._layout
-        layout.infos, layout.constants, layout.plan = weights.bound, weights.constants, Plan()
+        new = self._optimised(programs)
+        # A copy, kept only when every byte is in place: a load that fails leaves no name behind that holds no data.
+        layout = copy.deepcopy(self._layout) if self._layout else Layout(self.host.free_base)
+        layout.begin(weights.bound, weights.constants)
         lower(new, layout)
         plan = layout.plan
         staging, staging_bytes = plan.staging, plan.staging_bytes
@@ -71,6 +70,8 @@ class WasmExecutor(Executor):
             self.host.sources = weights.checkpoint.files
             report = on_progress and (lambda done, total: on_progress("weights", done, total, "bytes"))
             await self.host.load_weights(json.dumps(recipe), report)
+        layout.begin({}, {})
+        self._layout = layout
         self.plans.append(plan)
         self.entries |= plan.entries
         self.programs |= new

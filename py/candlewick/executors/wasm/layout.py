@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -26,12 +27,16 @@ def pack_panels(weight: np.ndarray) -> np.ndarray:
 class Layout:
     """Hands out addresses from a cursor. A weight is laid out once in each form (panels, flat) that is asked for."""
 
-    def __init__(self, base: int, infos: dict[str, Any], constants: dict[str, np.ndarray]) -> None:
+    def __init__(self, base: int) -> None:
         self.cursor = base
-        self.infos, self.constants = infos, constants
         self.weights: dict[tuple[str, str], int] = {}
         self.states: dict[str, int] = {}
         self.numbers: dict[float, int] = {}
+        self.begin({}, {})
+
+    def begin(self, infos: Mapping[str, Any], constants: Mapping[str, np.ndarray]) -> None:
+        """A new Plan, for weights that lie at `infos` in files or are at hand in `constants`; what is laid out stays."""
+        self.infos, self.constants = infos, constants
         self.plan = Plan()
         self.used: dict[str, int] = {"weights": 0, "state": 0}
 
