@@ -14,7 +14,7 @@ export const FILES = [
   "web/", "web/home.js", "web/style.css", "web/favicon.svg", "web/manifest.webmanifest", "web/samples/candle.wav",
   ..."audio device formats offline recorder recorder.worklet sniff ui".split(" ").map((name) => `web/lib/${name}.js`),
   "web/whisper/", ..."engine input model options page player result words".split(" ").map((name) => `web/whisper/${name}.js`),
-  ..."boot client engine.worker features files protocol sha256 storage thread.worker unzip wasm".split(" ").map((name) => `workers/${name}.js`),
+  ..."boot checkpoint client engine.worker features files protocol sha256 storage thread.worker unzip wasm words".split(" ").map((name) => `workers/${name}.js`),
   ..."single.relaxed single.simd128 threads.relaxed threads.simd128".split(" ").map((name) => `workers/kernels.${name}.wasm`),
   "build/pyodide/pyodide.mjs", "build/pyodide/pyodide.asm.mjs", "build/pyodide/pyodide.asm.wasm",
   "build/pyodide/python_stdlib.zip", "build/pyodide/pyodide-lock.json", "build/wheels/index.json",
