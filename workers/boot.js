@@ -129,6 +129,7 @@ async function warm(pyodide, store, key, begun) {
     if (module.HEAPU8.length < pages) module.growMemory(pages);
     runtime = performance.now();
   });
+  py._api.config._loadSnapshot = undefined; // else it is kept for ever
   const { FS } = py;
   for (const folder of head.folders) FS.mkdirTree(SITE + folder);
   for (const path of head.files) FS.createDataFile(SITE + path, null, section(path).slice(), true, false, true);

@@ -95,6 +95,7 @@ export class KernelHost {
   #words = new Int32Array(8);
   #bytes = /** @type {Uint8Array} */ (new Uint8Array(0));
   #ints = /** @type {Int32Array} */ (new Int32Array(0));
+  #lost = false;
   /** what a failed run said */
   failure = "";
   /** set by the engine: has the running request been cancelled? */
@@ -241,6 +242,7 @@ export class KernelHost {
    */
   run(code, end) {
     const words = this.#words;
+    if (this.#lost) return 2;
     this.failure = "";
     this.kernels.__stack_pointer.value = this.stack0; // a trap leaves it anywhere
     this.kernels.begin();
@@ -258,8 +260,10 @@ export class KernelHost {
       this.failure = String(/** @type {Error} */ (error).message ?? error);
     }
     if (!this.#join()) {
+      // it may still come back, into a run that is not its own
+      this.#lost = true;
       status = 2;
-      this.failure = "a thread is gone";
+      this.failure = "a thread is gone; load the model again";
     }
     if (status > 1) {
       this.failure ||= status === 3 ? "an instruction the kernels do not know" : "a thread failed";

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import io
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -56,21 +57,21 @@ class FaultyHandler(Handler):
 class FaultySite(Server):
     """asked: (path, Range) of all requests. faults: path -> function that answers itself and returns True."""
 
-    def __init__(self, isolated: bool = True) -> None:
+    def __init__(self, isolated: bool = True, host: str = "127.0.0.1") -> None:
         self.asked: list[tuple[str, str | None]] = []
         self.faults: dict[str, Fault] = {}
         self.isolated = isolated
-        super().__init__(ROOT, port=0)
+        super().__init__(ROOT, host=host, port=0)
         self.RequestHandlerClass = FaultyHandler
 
     @property
     def address(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}"
+        return f"http://{self.server_address[0]}:{self.server_address[1]}"
 
 
 @contextmanager
-def serving(isolated: bool = True) -> Iterator[FaultySite]:
-    with FaultySite(isolated) as site:
+def serving(isolated: bool = True, host: str = "127.0.0.1") -> Iterator[FaultySite]:
+    with FaultySite(isolated, host) as site:
         thread = threading.Thread(target=site.serve_forever, daemon=True)
         thread.start()
         yield site
@@ -168,6 +169,17 @@ def wav(seconds: float = 0.0) -> bytes:
     out = io.BytesIO()
     soundfile.write(out, samples, rate, format="WAV", subtype="PCM_16")
     return out.getvalue()
+
+
+def lan_address() -> str | None:
+    """An address of this machine that is not its own loopback, or None. Nothing is sent."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))
+        except OSError:
+            return None
+        address = probe.getsockname()[0]
+    return None if address.startswith("127.") else address
 
 
 def noise_wav(seconds: float = 3.0) -> bytes:

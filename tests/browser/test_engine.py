@@ -11,6 +11,7 @@ from tests.browser.engine_site import (
     MINIATURE,
     ROOT,
     TINY,
+    lan_address,
     needs_jfk,
     needs_miniature,
     needs_tiny,
@@ -139,6 +140,23 @@ def test_without_isolation_headers_one_thread_gives_the_same(browser, built):
         assert "isolation headers" in loaded["reason"]
         assert transcribe(page)["text"] == JFK_TEXT
         context.close()
+
+
+@needs_miniature
+def test_insecure_address_works_on_one_thread_and_says_why(browser, built):
+    """BR-45: opened by http and an IP of the network: no shared memory, nothing can be kept, and the result is the same."""
+    if (address := lan_address()) is None:
+        pytest.skip("this machine has no address but its loopback")
+    context = browser.new_context()
+    with serving(host=address) as ours:
+        page = open_page(context, ours, noise_wav(1.0))
+        loaded = load(page, MINIATURE, threads=2)
+        assert (loaded["executor"], loaded["threads"], loaded["threads_asked"]) == ("wasm", 1, 2)
+        assert "neither https nor" in loaded["reason"]
+        assert "text" in transcribe(page)
+        facts = describe(page)
+        assert not facts["features"]["secure"] and not facts["cache"]["stored"] and facts["cache"]["snapshot"] == "unavailable"
+    context.close()
 
 
 @needs_miniature

@@ -1,0 +1,185 @@
+"""The Python half of the engine worker, with plain objects in place of the page's JavaScript."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from candlewick import worker
+from candlewick.executors import Stopped
+from candlewick.weights.source import WeightsError
+
+MINIATURE = Path(__file__).parents[2] / "models" / "test-whisper"
+
+
+class Bytes:
+    """A typed array."""
+
+    def __init__(self, data):
+        self.data, self.length = bytes(data), len(bytes(data)) // 4
+
+    def to_bytes(self):
+        return self.data
+
+
+class Source:
+    """A source of files.js."""
+
+    def __init__(self, data):
+        self.data, self.size = data, len(data)
+
+    async def read(self, start, end):
+        return Bytes(self.data[start:end])
+
+
+class Page:
+    def __init__(self):
+        self.events, self.cancel_after = [], None
+
+    def notify(self, text):
+        self.events.append(json.loads(text))
+
+    def cancelled(self):
+        return self.cancel_after is not None and len(self.events) >= self.cancel_after
+
+    def python_bytes(self):
+        return 1000
+
+    def kernel_bytes(self):
+        return 24
+
+
+def sources(**changed):
+    files = {path.name: Source(path.read_bytes()) for path in MINIATURE.iterdir() if path.suffix in (".json", ".safetensors")}
+    return files | {name.replace("__", "."): Source(data) for name, data in changed.items()}
+
+
+def tone(seconds=1.0, channels=1, rate=16000):
+    wave = (np.sin(np.arange(int(rate * seconds)) / 9) / 4).astype(np.float32)
+    return SimpleNamespace(bytes=None, channels=[Bytes(wave.tobytes())] * channels, rate=rate)
+
+
+@pytest.fixture
+def page():
+    return Page()
+
+
+@pytest.fixture
+def engine(page):
+    return worker.Worker(page)
+
+
+async def load(engine, files=None):
+    return json.loads(await engine.load("{}", "test-whisper", sources() if files is None else files, None, "for a test"))
+
+
+async def transcribe(engine, sound, **options):
+    return json.loads(await engine.transcribe(json.dumps({"options": options}), sound))
+
+
+async def test_load_transcribe_describe_unload(engine, page):
+    loaded = (await load(engine))["result"]
+    facts = [loaded[key] for key in ("model", "family", "executor", "reason")]
+    assert facts == ["test-whisper", "whisper", "numpy", "for a test"]
+    assert loaded["memory"]["total"] == 1024 and loaded["memory"]["weights"] > 0 and loaded["timings"]["trace_ms"] > 0
+    result = (await transcribe(engine, tone(), temperatures=[0.0], no_speech_threshold=None))["result"]
+    assert result["duration"] == pytest.approx(1.0) and "resample_ms" in result["timings"]
+    assert {"token", "progress"} <= {event["event"] for event in page.events}
+    assert all(event["unit"] for event in page.events if event["event"] == "progress")
+    described = json.loads(await engine.describe())["result"]
+    assert described["model"]["family"] == "whisper" and described["versions"]["numpy"] == np.__version__
+    assert json.loads(await engine.unload()) == {"result": {}}
+    assert json.loads(await engine.describe())["result"]["model"] is None
+
+
+async def test_channels_are_averaged(engine):
+    assert worker.read_sound(tone(0.5, channels=3))[0] == pytest.approx(worker.read_sound(tone(0.5))[0], abs=1e-6)
+
+
+async def test_cancel_keeps_what_there_is_and_the_next_run_is_fresh(engine, page):
+    await load(engine)
+    plain = {"temperatures": [0.0], "no_speech_threshold": None, "logprob_threshold": None}
+    fresh = (await transcribe(engine, tone(), **plain))["result"]["segments"]
+    page.events.clear()
+    page.cancel_after = 3
+    error = (await transcribe(engine, tone(), **plain))["error"]
+    assert error["code"] == "cancelled" and error["data"]["result"]["stopped"] is True
+    page.cancel_after = None
+    assert (await transcribe(engine, tone(), **plain))["result"]["segments"] == fresh
+
+
+async def test_cancel_while_loading_leaves_no_model(engine, page):
+    page.cancel_after = 0
+    assert (await load(engine))["error"]["code"] == "cancelled"
+    page.cancel_after = None
+    assert json.loads(await engine.describe())["result"]["model"] is None
+    assert "result" in await load(engine)
+
+
+@pytest.mark.parametrize(("files", "words"), [
+    ({}, "config.json is missing"),
+    ({"config.json": Source(b'{"model_type": "bert"}')}, "readable are whisper"),
+    ({"config.json": Source(b"[1]")}, "object"),
+    ({"config.json": Source(b"<html>")}, "web page"),
+])
+async def test_files_that_are_no_checkpoint(engine, files, words):
+    error = (await load(engine, files))["error"]
+    assert error["code"] == "bad_weights" and words in error["message"]
+
+
+async def test_weights_that_are_cut_off(engine):
+    data = (MINIATURE / "model.safetensors").read_bytes()
+    error = (await load(engine, sources(model__safetensors=data[:-1])))["error"]
+    assert error["code"] == "bad_weights"
+
+
+async def test_nothing_loaded_and_bad_sound(engine):
+    assert (await transcribe(engine, tone()))["error"]["code"] == "bad_input"
+    await load(engine)
+    for sound in (SimpleNamespace(bytes=Bytes(b"RIFF"), channels=None, rate=0), tone(channels=0),
+                  SimpleNamespace(bytes=None, channels=[Bytes(b"\0" * 4), Bytes(b"\0" * 8)], rate=16000)):
+        assert (await transcribe(engine, sound))["error"]["code"] == "bad_input"
+    error = (await transcribe(engine, tone(), temprature=1))["error"]
+    assert error["code"] == "bad_input" and "temperatures" in error["message"]
+
+
+async def test_empty_sound_gives_an_empty_result_at_once(engine):
+    """BR-10."""
+    await load(engine)
+    result = (await transcribe(engine, tone(0)))["result"]
+    assert result["text"] == "" and result["no_speech"] is True
+
+
+class JsError(Exception):
+    """As an error of our JavaScript reaches Python."""
+
+    def __init__(self, code, message, data=None):
+        super().__init__(message)
+        self.js_error = SimpleNamespace(code=code, message=message, data=SimpleNamespace(to_py=lambda: data))
+
+
+@pytest.mark.parametrize(("error", "code"), [
+    (worker.Cancelled(), "cancelled"),
+    (Stopped("x"), "cancelled"),
+    (WeightsError("x"), "bad_weights"),
+    (MemoryError(), "out_of_memory"),
+    (ValueError("x"), "bad_input"),
+    (KeyError("x"), "internal"),
+    (JsError("out_of_memory", "m", {"wanted": 1}), "out_of_memory"),
+])
+def test_codes(error, code):
+    value = worker.error_value(error)
+    assert value["code"] == code and value["message"]
+    json.dumps(value)
+
+
+def test_internal_errors_say_where_without_paths():
+    try:
+        {}["absent"]
+    except KeyError as error:
+        value = worker.error_value(error)
+    assert "test_worker.py:" in value["data"]["traceback"] and str(Path(__file__).parent) not in value["data"]["traceback"]
