@@ -17,7 +17,7 @@ const BUILD = new URL("../build/", import.meta.url);
 const INDEX_URL = new URL("pyodide/", BUILD).href;
 const SITE = "/lib/python3.14/site-packages/";
 /** Change it when the layout of a snapshot file or what is imported in it changes. */
-const FORMAT = 1;
+const FORMAT = 2;
 const MAGIC = 0x57434e44;
 /** Extension modules that `import numpy` loads; others (random, fft) load when they are first used. */
 const EARLY = /^numpy\/(_core\/_multiarray_umath|linalg\/\w+)\.cpython[^/]*\.so$/;
@@ -244,6 +244,7 @@ def _forget():
     globals().pop("micropip", None)
     importlib.invalidate_caches()
     gc.collect()
+    gc.freeze()  # what is imported stays: later collections need not look at it
 _forget()
 del _forget
 `);

@@ -119,12 +119,15 @@ class Worker:
             self._check()
             self._notify({"event": "progress", "stage": stage, "done": done, "total": total, "unit": unit})
 
+        gc.disable()  # tracing makes many objects that stay, and few that go
         try:
             loaded = await task.load(checkpoint, executor, on_progress)
             self._check()
         except BaseException:
             await executor.close()
             raise
+        finally:
+            gc.enable()
         end = time.perf_counter()
         self._task, self._executor, self._resampler = loaded, executor, audio.Resampler(executor)
         trace_ms = ((first_weights or end) - began) * 1000
