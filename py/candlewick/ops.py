@@ -83,15 +83,11 @@ def _op(rule: Callable[..., Shape] | None = None, *, variadic: bool = False, wri
         given = dict(zip((*positional, *attrs), args), **kwargs)
         unknown = set(given) - set(positional) - set(attrs)
         if unknown or len(args) > len(positional) + len(attrs):
-            raise TypeError(
-                f"{name} takes operands {row.args} and attributes {tuple(attrs)}; got {sorted(unknown) or args}"
-            )
+            raise TypeError(f"{name} takes operands {row.args} and attributes {tuple(attrs)}; got {sorted(unknown) or args}")
         values = tuple(_value(x) for x in (given["xs"] if variadic else map(given.get, row.args)))
         named = {k: given.get(k, default) for k, default in attrs.items()}
         if inspect.Parameter.empty in named.values():
-            raise TypeError(
-                f"{name} needs the attributes {[k for k, v in named.items() if v is inspect.Parameter.empty]}"
-            )
+            raise TypeError(f"{name} needs the attributes {[k for k, v in named.items() if v is inspect.Parameter.empty]}")
         named = {k: tuple(v) if isinstance(v, list) else v for k, v in named.items()}
         try:
             shape, dtype = row.infer(values, named)
@@ -106,21 +102,19 @@ def _op(rule: Callable[..., Shape] | None = None, *, variadic: bool = False, wri
 
 
 def _epilogue(name: str, shape: tuple[int, ...], n: int, bias: Any, residual: Any, activation: str) -> None:
-    _check(bias is None or bias.shape == (n,), f"{name}: bias is {_s(bias)}, the output has {n} columns")
-    _check(
-        residual is None or _size(residual.shape) == _size(shape),
-        f"{name}: residual is {_s(residual)}, the output is {list(shape)}",
-    )
-    _check(activation in ACTIVATIONS, f"{name}: activation {activation!r}; there are {', '.join(ACTIVATIONS)}")
+    if bias is not None and bias.shape != (n,):
+        raise ValueError(f"{name}: bias is {_s(bias)}, the output has {n} columns")
+    if residual is not None and _size(residual.shape) != _size(shape):
+        raise ValueError(f"{name}: residual is {_s(residual)}, the output is {list(shape)}")
+    if activation not in ACTIVATIONS:
+        raise ValueError(f"{name}: activation {activation!r}; there are {', '.join(ACTIVATIONS)}")
 
 
 @_op
 def linear(x, w, bias=None, residual=None, *, activation: str = "none"):
     """x (..., k), w (n, k) -> activation(x w^T + bias) + residual, (..., n). The epilogue is filled in by the fuse pass."""
-    _check(
-        len(w.shape) == 2 and x.shape[-1:] == w.shape[1:],
-        f"linear: x is {_s(x)}, w is {_s(w)}; the last axis of both must be equal",
-    )
+    if not (len(w.shape) == 2 and x.shape[-1:] == w.shape[1:]):
+        raise ValueError(f"linear: x is {_s(x)}, w is {_s(w)}; the last axis of both must be equal")
     shape = (*x.shape[:-1], w.shape[0])
     _epilogue("linear", shape, w.shape[0], bias, residual, activation)
     return shape, "f32"
@@ -129,14 +123,13 @@ def linear(x, w, bias=None, residual=None, *, activation: str = "none"):
 @_op
 def conv1d(x, w, bias=None, residual=None, *, stride: int = 1, padding: int = 0, activation: str = "none"):
     """x (batch, n_ctx, c_in), w (c_out, c_in, kernel) -> activation(conv + bias) + residual, (batch, n_out, c_out)."""
-    _check(
-        len(x.shape) == 3 and len(w.shape) == 3 and x.shape[2] == w.shape[1],
-        f"conv1d: x is {_s(x)} (batch, n_ctx, c_in), w is {_s(w)} (c_out, c_in, kernel); c_in differs",
-    )
+    if not (len(x.shape) == 3 and len(w.shape) == 3 and x.shape[2] == w.shape[1]):
+        raise ValueError(f"conv1d: x is {_s(x)} (batch, n_ctx, c_in), w is {_s(w)} (c_out, c_in, kernel); c_in differs")
     batch, n_ctx, _ = x.shape
     c_out, _, kernel = w.shape
     n_out = (n_ctx + 2 * padding - kernel) // stride + 1
-    _check(n_out > 0, f"conv1d: {n_ctx} positions with padding {padding} are fewer than the kernel of {kernel}")
+    if n_out <= 0:
+        raise ValueError(f"conv1d: {n_ctx} positions with padding {padding} are fewer than the kernel of {kernel}")
     shape = (batch, n_out, c_out)
     _epilogue("conv1d", shape, c_out, bias, residual, activation)
     return shape, "f32"
@@ -148,15 +141,11 @@ def attention(q, k, v, start=None, *, causal: bool = False, scale: float = 0.0):
 
     causal: query i sees keys <= start + i. scale 0 means d ** -0.5. Dao et al. 2022 for how it is computed.
     """
-    _check(
-        len(q.shape) == 4 and len(k.shape) == 4 and k.shape == v.shape,
-        f"attention: q is {_s(q)}, k is {_s(k)}, v is {_s(v)}; wanted four axes each and k like v",
-    )
+    if not (len(q.shape) == 4 and len(k.shape) == 4 and k.shape == v.shape):
+        raise ValueError(f"attention: q is {_s(q)}, k is {_s(k)}, v is {_s(v)}; wanted four axes each and k like v")
     (b, h, n, d), (bk, hk, _, dk) = q.shape, k.shape
-    _check(
-        b == bk and d == dk and h % hk == 0,
-        f"attention: q is {_s(q)}, k is {_s(k)}; batch and d must be equal, heads a multiple",
-    )
+    if not (b == bk and d == dk and h % hk == 0):
+        raise ValueError(f"attention: q is {_s(q)}, k is {_s(k)}; batch and d must be equal, heads a multiple")
     return (b, h, n, d), "f32"
 
 
@@ -166,7 +155,8 @@ def attention(q, k, v, start=None, *, causal: bool = False, scale: float = 0.0):
 @_op
 def layer_norm(x, w, b, *, eps: float = 1e-5):
     """(x - mean) / sqrt(var + eps) * w + b over the last axis; sums in float32 or wider."""
-    _check(w.shape == x.shape[-1:] and b.shape == x.shape[-1:], f"layer_norm: x is {_s(x)}, w is {_s(w)}, b is {_s(b)}")
+    if not (w.shape == x.shape[-1:] and b.shape == x.shape[-1:]):
+        raise ValueError(f"layer_norm: x is {_s(x)}, w is {_s(w)}, b is {_s(b)}")
     return x.shape, "f32"
 
 
@@ -188,28 +178,28 @@ def log_softmax(x, *, axis: int = -1):
 @_op
 def embedding(ids, table):
     """ids i32 (...), table (n, d) -> rows of the table, (..., d). Executors refuse ids outside 0..n-1."""
-    _check(
-        ids.dtype == "i32" and len(table.shape) == 2, f"embedding: ids are {ids.dtype} (want i32), table is {_s(table)}"
-    )
+    if not (ids.dtype == "i32" and len(table.shape) == 2):
+        raise ValueError(f"embedding: ids are {ids.dtype} (want i32), table is {_s(table)}")
     return (*ids.shape, table.shape[1]), "f32"
 
 
 @_op
 def rows(table, start, *, count: int):
     """Rows start .. start + count of a table (n, d) -> (count, d); start is a runtime scalar, start + count <= n."""
-    _check(len(table.shape) == 2 and count <= table.shape[0], f"rows: {count} rows of a table {_s(table)}")
+    if not (len(table.shape) == 2 and count <= table.shape[0]):
+        raise ValueError(f"rows: {count} rows of a table {_s(table)}")
     return (count, table.shape[1]), "f32"
 
 
 @_op(writes=0)
 def update(state, x, pos, *, axis: int):
     """Write x into the state at pos along one axis, in place; the other axes are equal. pos + x.shape[axis] <= capacity."""
-    _check(
+    if not (
         len(state.shape) == len(x.shape)
         and all(i == axis or a == b for i, (a, b) in enumerate(zip(state.shape, x.shape)))
-        and x.shape[axis] <= state.shape[axis],
-        f"update: state is {_s(state)}, x is {_s(x)}, axis {axis}",
-    )
+        and x.shape[axis] <= state.shape[axis]
+    ):
+        raise ValueError(f"update: state is {_s(state)}, x is {_s(x)}, axis {axis}")
     return state.shape, state.dtype
 
 
@@ -222,16 +212,19 @@ def reshape(x, *, shape):
     sizes = list(shape)
     if -1 in sizes:
         known = -_size(sizes)
-        _check(known > 0 and _size(x.shape) % known == 0, f"reshape: {_s(x)} into {list(shape)}")
+        if not (known > 0 and _size(x.shape) % known == 0):
+            raise ValueError(f"reshape: {_s(x)} into {list(shape)}")
         sizes[sizes.index(-1)] = _size(x.shape) // known
-    _check(_size(sizes) == _size(x.shape), f"reshape: {_s(x)} into {list(shape)}")
+    if not (_size(sizes) == _size(x.shape)):
+        raise ValueError(f"reshape: {_s(x)} into {list(shape)}")
     return tuple(sizes), x.dtype
 
 
 @_op
 def transpose(x, *, axes):
     """Axes in another order."""
-    _check(sorted(axes) == list(range(len(x.shape))), f"transpose: x is {_s(x)}, axes {tuple(axes)}")
+    if not (sorted(axes) == list(range(len(x.shape)))):
+        raise ValueError(f"transpose: x is {_s(x)}, axes {tuple(axes)}")
     return tuple(x.shape[a] for a in axes), x.dtype
 
 
@@ -239,7 +232,8 @@ def transpose(x, *, axes):
 def slice_(x, *, axis: int, start: int, stop: int):
     """Positions start .. stop of one axis."""
     axis = _axis("slice", x, axis) % len(x.shape)
-    _check(0 <= start < stop <= x.shape[axis], f"slice: {start}..{stop} of axis {axis} of {_s(x)}")
+    if not (0 <= start < stop <= x.shape[axis]):
+        raise ValueError(f"slice: {start}..{stop} of axis {axis} of {_s(x)}")
     return (*x.shape[:axis], stop - start, *x.shape[axis + 1 :]), x.dtype
 
 
@@ -250,15 +244,15 @@ slice = slice_
 def concat(xs, *, axis: int):
     """Tensors one behind another along one axis."""
     first = xs[0].shape
-    _check(
+    if not (
         all(
             len(x.shape) == len(first)
             and x.dtype == xs[0].dtype
             and all(i == axis % len(first) or a == b for i, (a, b) in enumerate(zip(x.shape, first)))
             for x in xs
-        ),
-        f"concat: {', '.join(_s(x) for x in xs)} along axis {axis}",
-    )
+        )
+    ):
+        raise ValueError(f"concat: {', '.join(_s(x) for x in xs)} along axis {axis}")
     axis %= len(first)
     return (*first[:axis], builtins.sum(x.shape[axis] for x in xs), *first[axis + 1 :]), xs[0].dtype
 
@@ -266,7 +260,8 @@ def concat(xs, *, axis: int):
 @_op
 def cast(x, *, dtype: str):
     """f32 <-> i32; towards i32 the fraction is cut off."""
-    _check({x.dtype, dtype} <= {"f32", "i32"}, f"cast: {x.dtype} to {dtype}; there are f32 and i32")
+    if not ({x.dtype, dtype} <= {"f32", "i32"}):
+        raise ValueError(f"cast: {x.dtype} to {dtype}; there are f32 and i32")
     return x.shape, dtype
 
 
@@ -285,7 +280,8 @@ def _binary(name: str, doc: str) -> Callable[..., Tensor]:
     def rule(a, b):
         n = builtins.max(len(a.shape), len(b.shape))
         pairs = list(zip((1,) * (n - len(a.shape)) + a.shape, (1,) * (n - len(b.shape)) + b.shape))
-        _check(all(x == y or 1 in (x, y) for x, y in pairs), f"{name}: {_s(a)} and {_s(b)} do not broadcast")
+        if not (all(x == y or 1 in (x, y) for x, y in pairs)):
+            raise ValueError(f"{name}: {_s(a)} and {_s(b)} do not broadcast")
         return tuple(builtins.max(x, y) for x, y in pairs), "f32"
 
     rule.__name__, rule.__doc__ = name, doc + " NumPy's broadcasting."
@@ -343,11 +339,6 @@ def argmax(x, *, axis: int = -1):
 # ---- helpers --------------------------------------------------------------------------------------------------------
 
 
-def _check(ok: bool, message: str) -> None:
-    if not ok:
-        raise ValueError(message)
-
-
 def _s(x: Any) -> str:
     return "absent" if x is None else f"{x.dtype}{list(x.shape)}"
 
@@ -360,7 +351,8 @@ def _size(shape: Any) -> int:
 
 
 def _axis(name: str, x: Any, axis: int) -> int:
-    _check(-len(x.shape) <= axis < len(x.shape), f"{name}: axis {axis} of {_s(x)}")
+    if not (-len(x.shape) <= axis < len(x.shape)):
+        raise ValueError(f"{name}: axis {axis} of {_s(x)}")
     return axis + len(x.shape)  # positive and true for every valid axis
 
 

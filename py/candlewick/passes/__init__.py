@@ -10,7 +10,7 @@ from .simplify import simplify
 
 def optimise(program: Program) -> Program:
     """The Program that executors run: same inputs, outputs, states; fewer instructions. Running it twice changes nothing."""
-    return simplify(join_linears(fuse_epilogues(simplify(program)))).verify()
+    return simplify(join_linears(fuse_epilogues(simplify(program))))
 
 
 __all__ = ["fuse_epilogues", "join_linears", "optimise", "simplify"]

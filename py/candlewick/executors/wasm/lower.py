@@ -21,9 +21,9 @@ from . import abi
 from .layout import Layout
 
 SMALL_INPUT_BYTES = 4096
-_ORIGIN = np.zeros(
-    1, np.float32
-)  # views are made of this one element by stride arithmetic; nothing behind it is ever read
+# Views are made from this one element by stride arithmetic; nothing behind it is ever read.
+_ORIGIN = np.zeros(1, np.float32)
+_ADDRESS = _ORIGIN.__array_interface__["data"][0]
 _WORD = 4
 
 
@@ -46,7 +46,7 @@ class View:
 
     @property
     def offset(self) -> int:
-        return self.array.__array_interface__["data"][0] - _ORIGIN.__array_interface__["data"][0]
+        return self.array.__array_interface__["data"][0] - _ADDRESS
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -68,16 +68,19 @@ class View:
 def _strided(shape: tuple[int, ...], strides: tuple[int, ...] | None = None, offset: int = 0) -> np.ndarray:
     if strides is None:
         strides = tuple(prod(shape[i + 1 :]) * _WORD for i in range(len(shape)))
-    address = _ORIGIN.__array_interface__["data"][0] + offset
-    holder = type("Holder", (), {})()
-    holder.__array_interface__ = {
-        "data": (address, False),
+    place = _Place()
+    place.__array_interface__ = {
+        "data": (_ADDRESS + offset, False),
         "shape": tuple(shape),
         "strides": tuple(strides),
         "typestr": "<f4",
         "version": 3,
     }
-    return np.asarray(holder)
+    return np.asarray(place)
+
+
+class _Place:
+    """What NumPy asks for an array that lies at an address."""
 
 
 LOWER: dict[str, Callable[..., View | None]] = {}
