@@ -47,6 +47,12 @@ SERVED: dict[str, frozenset[str] | None] = {
     "build": frozenset({"pyodide", "wheels"}),
 }
 HOME = "/web/"
+PYODIDE = ("build", "pyodide")  # holds a folder for each version
+
+
+def is_versioned(names: list[str]) -> bool:
+    """Whether what lies at these names never changes: build/pyodide/VERSION/..., whose hashes set-up has checked."""
+    return tuple(names[:2]) == PYODIDE and len(names) > 3
 
 
 @dataclass(frozen=True)
@@ -56,6 +62,7 @@ class Found:
     path: Path
     type: str
     compress: bool
+    versioned: bool  # another content would have another address
 
 
 @dataclass(frozen=True)
@@ -103,7 +110,7 @@ def locate(root: Path, target: str) -> Found | Moved:
         os.path.realpath(root), *file.relative_to(root).parts
     ):
         raise Refused(404, "nothing is served here")
-    return Found(file, TYPES[file.suffix], file.suffix in COMPRESSED)
+    return Found(file, TYPES[file.suffix], file.suffix in COMPRESSED, is_versioned(names))
 
 
 def _segments(path: str) -> list[str]:

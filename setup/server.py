@@ -48,7 +48,9 @@ HEADERS = {
     "Referrer-Policy": "no-referrer",
 }
 REVALIDATE = "no-cache"  # keep it, but ask each time whether it changed (a 304 costs a millisecond here)
-KEEP = "public, max-age=31536000, immutable"  # for addresses that carry a version: ?v=...
+# For addresses that carry a version, in the path or as ?v=... Chromium keeps compiled WebAssembly only with these: its
+# code cache is void as soon as the file was asked for again, even when the answer is that nothing changed.
+KEEP = "public, max-age=31536000, immutable"
 SERVICE_WORKER = Path("web/sw.js")  # lives in web/ but may look after the whole site
 GZIP_FROM, GZIP_TO = 1 << 10, 8 << 20  # bytes: below it is not worth it, above it delays the answer
 GZIP_CACHE = 32 << 20  # bytes of compressed files kept
@@ -132,7 +134,7 @@ class Handler(BaseHTTPRequestHandler):
         headers = {
             "ETag": etag,
             "Last-Modified": modified,
-            "Cache-Control": KEEP if "v" in parse_qs(self.path.partition("?")[2]) else REVALIDATE,
+            "Cache-Control": KEEP if found.versioned or "v" in parse_qs(self.path.partition("?")[2]) else REVALIDATE,
         }
         if found.compress:
             headers["Vary"] = "Accept-Encoding"

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from setup.fetch import Remote, SetupError, Unreachable, WrongHash, check, download, sha256_of
+from setup.paths import PYODIDE
 from setup.registries import Member, from_npm, from_wheel, run
 from setup.stamp import Stamp, digest
 
@@ -23,7 +24,7 @@ BUILD_WHEEL = "import sys; from hatchling.build import build_wheel; print(build_
 
 
 class Setup:
-    """Everything that is made in a checkout: .venv, build/pyodide, build/wheels and the weights in models/."""
+    """Everything that is made in a checkout: .venv, build/pyodide/VERSION, build/wheels and the weights in models/."""
 
     def __init__(self, root: Path):
         self.root = root
@@ -82,7 +83,7 @@ class Setup:
     # --- Pyodide and the wheels that come with it -----------------------------------------------------------------
 
     def pyodide(self) -> None:
-        """build/pyodide: the CPython runtime for the browser."""
+        """build/pyodide/VERSION: the CPython runtime for the browser. Other versions go when this one is whole."""
         source = self.sources["pyodide"]
         members = [Member(**file) for file in source["files"]]
         whole = Member(**source["tarball"])
@@ -90,7 +91,18 @@ class Setup:
         def fallback(wanted: Sequence[Member], folder: Path) -> None:
             from_npm(source["npm"], whole, wanted, folder)
 
-        self._collect("pyodide", source, members, self.build / "pyodide", fallback)
+        folder = pyodide_folder(self.root)
+        for member in members:  # a checkout of before had them one folder higher
+            name = Path(member.path).name
+            if not (folder / name).exists() and _whole(folder.parent / name, member):
+                folder.mkdir(parents=True, exist_ok=True)
+                os.replace(folder.parent / name, folder / name)
+        self._collect("pyodide", source, members, folder, fallback)
+        for other in folder.parent.iterdir():
+            if other.is_dir() and other != folder:
+                shutil.rmtree(other)
+            elif not other.is_dir():
+                other.unlink()
 
     def wheels(self) -> None:
         """build/wheels: NumPy for Pyodide and the installer."""
@@ -195,6 +207,11 @@ class Setup:
         partial.write_text(json.dumps(index, indent=1) + "\n")
         os.replace(partial, folder / "index.json")
         self.stamp.record("candlewick wheel", inputs, [folder / built, folder / "index.json"])
+
+
+def pyodide_folder(root: Path) -> Path:
+    """Where Pyodide lies in a checkout: a folder of its version, so that browsers may keep it for good."""
+    return root.joinpath(*PYODIDE, json.loads((root / "setup" / "sources.json").read_text())["pyodide"]["version"])
 
 
 @contextlib.contextmanager

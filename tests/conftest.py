@@ -14,7 +14,7 @@ import pytest
 
 from setup.fetch import SetupError
 from setup.server import Server
-from setup.steps import Setup, exclusively
+from setup.steps import Setup, exclusively, pyodide_folder
 
 ROOT = Path(__file__).resolve().parents[1]
 CHROMIUM_FLAGS = [
@@ -68,7 +68,7 @@ def whisper_tiny() -> Path:
 @pytest.fixture(scope="session")
 def built() -> None:
     """build/ is complete, and its candlewick wheel is that of the code under test."""
-    if not (ROOT / "build" / "pyodide" / "pyodide.mjs").exists():
+    if not (pyodide_folder(ROOT) / "pyodide.mjs").exists():
         pytest.skip("no build/ folder: python3 serve.py --setup makes it")
     try:
         with exclusively(ROOT / "build" / "setup.lock"):

@@ -10,11 +10,12 @@
  */
 
 import { get, getJson, prefetch } from "./files.js";
-import { EngineError } from "./protocol.js";
+import { EngineError, PYODIDE } from "./protocol.js";
 import { unzip } from "./unzip.js";
 
 const BUILD = new URL("../build/", import.meta.url);
-const INDEX_URL = new URL("pyodide/", BUILD).href;
+/** The version in the address lets the browser keep these files, and the machine code made of them, without asking again. */
+const INDEX_URL = new URL(`pyodide/${PYODIDE}/`, BUILD).href;
 const SITE = "/lib/python3.14/site-packages/";
 /** Change it when the layout of a snapshot file or what is imported in it changes. */
 const FORMAT = 2;
@@ -39,8 +40,8 @@ const layoutOf = (module) => [
 async function importPyodide() {
   try {
     const [{ loadPyodide, version }, { default: createModule }] = await Promise.all([
-      import("../build/pyodide/pyodide.mjs"),
-      import("../build/pyodide/pyodide.asm.mjs"),
+      import(`${INDEX_URL}pyodide.mjs`),
+      import(`${INDEX_URL}pyodide.asm.mjs`),
     ]);
     return { loadPyodide, version, createModule };
   } catch (error) {
@@ -172,8 +173,8 @@ async function cold(pyodide, store, key, wheels, onProgress, begun) {
   const bytes = new Map(
     await Promise.all(
       names.map(async (name) => {
-        const url = new URL(`wheels/${wheels[name]}`, BUILD);
-        return /** @type {[string, Uint8Array]} */ ([name, await fetchWheel(url)]);
+        const response = await get(new URL(`wheels/${wheels[name]}`, BUILD), { cache: "no-cache" });
+        return /** @type {[string, Uint8Array]} */ ([name, new Uint8Array(await response.arrayBuffer())]);
       }),
     ),
   );
@@ -227,11 +228,6 @@ async function cold(pyodide, store, key, wheels, onProgress, begun) {
     }
   }
   return { py, how: "cold", timings, keep };
-}
-
-/** @param {URL} url */
-async function fetchWheel(url) {
-  return new Uint8Array(await (await get(url, { cache: "no-cache" })).arrayBuffer());
 }
 
 /** The interpreter's memory without the installer. @param {any} py @returns {Uint8Array} */

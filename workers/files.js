@@ -122,7 +122,7 @@ export async function getJson(url, signal) {
 export async function prefetch(urls, onBytes) {
   let done = 0;
   let total = 0;
-  const responses = await Promise.all(urls.map((url) => get(url, { cache: "no-cache" })));
+  const responses = await Promise.all(urls.map((url) => get(url)));
   for (const response of responses) total += Number(response.headers.get("Content-Length"));
   await Promise.all(
     responses.map(async (response) => {

@@ -1,9 +1,13 @@
 /**
- * The whole worker protocol: what the page and the engine worker say to each other. Types only, apart from the error class.
+ * The whole worker protocol: what the page and the engine worker say to each other. Types, apart from the error class
+ * and a version.
  *
  * Every request carries an id and is answered exactly once, by a result or an error; notifications carry the id of the
  * request they belong to. The client has one request at a time in the worker, so an answer can never be taken for another's.
  */
+
+/** The version of Python's runtime, as in setup/sources.json: its files lie in build/pyodide/VERSION/. */
+export const PYODIDE = "314.0.4";
 
 /**
  * @typedef {"cancelled" | "bad_input" | "bad_weights" | "out_of_memory" | "worker_died" | "network" | "storage" | "internal"} ErrorCode

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from setup.steps import pyodide_folder
 from tests.browser.engine_site import (
     MINIATURE,
+    ROOT,
     TINY,
     needs_jfk,
     needs_miniature,
@@ -16,6 +18,8 @@ from tests.browser.engine_site import (
     serving,
     wav,
 )
+
+PYODIDE = pyodide_folder(ROOT).name
 
 # Fake workers: text of a module worker that behaves in one wrong way.
 SILENT = "self.onmessage = () => {};"
@@ -124,7 +128,7 @@ def test_missing_import_of_the_worker(page, ours):
     assert outcome["error"]["code"] == "worker_died"
 
 
-@pytest.mark.parametrize("path", ["/build/pyodide/pyodide.asm.mjs", "/build/wheels/index.json"])
+@pytest.mark.parametrize("path", [f"/build/pyodide/{PYODIDE}/pyodide.asm.mjs", "/build/wheels/index.json"])
 def test_start_that_fails_is_told_and_tried_again(page, ours, path):
     ours.faults[path] = not_found
     outcome = page.evaluate("async () => outcome((window.engine = new Engine()).describe())")

@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from candlewick.executors.wasm import abi
+from setup.steps import pyodide_folder
 
-TEXT = (Path(__file__).parents[2] / "workers" / "wasm.js").read_text()
+ROOT = Path(__file__).parents[2]
+TEXT = (ROOT / "workers" / "wasm.js").read_text()
 
 
 def constant(name: str):
@@ -28,3 +30,8 @@ def constant(name: str):
 ])
 def test_same_in_both_languages(name, value):
     assert constant(name) == value
+
+
+def test_same_pyodide_as_set_up_makes():
+    (version,) = re.findall(r'^export const PYODIDE = "(.*)";$', (ROOT / "workers" / "protocol.js").read_text(), re.MULTILINE)
+    assert pyodide_folder(ROOT) == ROOT / "build" / "pyodide" / version

@@ -57,7 +57,7 @@ def site(tmp_path_factory):
         "workers/kernels.wasm": b"\0asm\1\0\0\0",
         "models/tiny/model.safetensors": bytes(range(256)) * 4,
         "models/tiny/model.safetensors.part": SECRET,
-        "build/pyodide/pyodide.mjs": b"export {};",
+        "build/pyodide/1.2.3/pyodide.mjs": b"export {};",
         "build/wheels/x-1-py3-none-any.whl": b"PK\3\4",
         "build/pyodide/image.data": b"1",
         "build/setup.json": SECRET,
@@ -134,7 +134,7 @@ def get(site, target, method="GET", **headers):
         ("/workers/engine.worker.js", "text/javascript; charset=utf-8"),
         ("/workers/kernels.wasm", "application/wasm"),
         ("/models/tiny/model.safetensors", "application/octet-stream"),
-        ("/build/pyodide/pyodide.mjs", "text/javascript; charset=utf-8"),
+        ("/build/pyodide/1.2.3/pyodide.mjs", "text/javascript; charset=utf-8"),
         ("/build/wheels/x-1-py3-none-any.whl", "application/zip"),
         ("/build/pyodide/image.data", "application/octet-stream"),
         ("/web/empty.json", "application/json; charset=utf-8"),
@@ -197,6 +197,8 @@ def test_service_worker_may_look_after_the_whole_site(site):
 def test_versioned_addresses_are_kept_others_revalidated(site):
     assert get(site, "/web/app.js")[1]["cache-control"] == "no-cache"
     assert "immutable" in get(site, "/web/app.js?v=abc")[1]["cache-control"]
+    assert "immutable" in get(site, "/build/pyodide/1.2.3/pyodide.mjs")[1]["cache-control"]
+    assert get(site, "/build/pyodide/image.data")[1]["cache-control"] == "no-cache"
 
 
 # --- redirects, folders, 404 ---------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from setup import registries
 from setup.fetch import Progress, Remote, RemoteFile, SetupError, Unreachable, WrongHash, download
 from setup.registries import Member, from_wheel
 from setup.stamp import Stamp, digest
-from setup.steps import Setup
+from setup.steps import Setup, pyodide_folder
 
 REPOSITORY = Path(__file__).parents[2]
 DATA = os.urandom(300_000)
@@ -353,6 +353,22 @@ def test_cdn_that_is_away_or_lies_leads_to_the_fallback(checkout, remote, wrong,
     setup.downloads.mkdir(parents=True)
     collect(setup, part, fallback)
     assert len(asked) == 1 and capsys.readouterr().err.count("CDN cannot be used") == 1
+
+
+def test_pyodide_moves_into_its_versions_folder_without_a_network(tmp_path):
+    """A checkout of before has the files one folder higher, or those of another version: nothing is asked of anybody."""
+    files = [{"path": "package/x.wasm", "bytes": len(DATA), "sha256": SHA}]
+    part = {"version": "2.0", "cdn": "http://127.0.0.1:9/", "npm": "none", "tarball": files[0], "files": files}
+    (tmp_path / "setup").mkdir()
+    (tmp_path / "setup" / "sources.json").write_text(json.dumps({"pyodide": part}))
+    folder = tmp_path / "build" / "pyodide"
+    (folder / "1.0").mkdir(parents=True)
+    for name, data in {"x.wasm": DATA, "left.over": b"x", "1.0/x.wasm": b"old"}.items():
+        (folder / name).write_bytes(data)
+    for _ in range(2):
+        Setup(tmp_path).pyodide()
+        assert [path.relative_to(folder).as_posix() for path in folder.rglob("*")] == ["2.0", "2.0/x.wasm"]
+        assert (folder / "2.0" / "x.wasm").read_bytes() == DATA and pyodide_folder(tmp_path) == folder / "2.0"
 
 
 def test_wheel_is_built_again_only_when_the_package_changed(tmp_path):

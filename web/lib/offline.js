@@ -5,6 +5,8 @@
  * A copy is whole or it is not used: a new one is filled beside the old, which is removed when the new one is complete.
  */
 
+import { PYODIDE } from "../../workers/protocol.js";
+
 /** Where the site begins: the folder above web/. */
 const BASE = new URL("../../", import.meta.url);
 const PREFIX = "candlewick-site-";
@@ -16,8 +18,8 @@ export const FILES = [
   "web/whisper/", ..."engine input model options page player result words".split(" ").map((name) => `web/whisper/${name}.js`),
   ..."boot checkpoint client engine.worker features files protocol sha256 storage thread.worker unzip wasm words".split(" ").map((name) => `workers/${name}.js`),
   ..."single.relaxed single.simd128 threads.relaxed threads.simd128".split(" ").map((name) => `workers/kernels.${name}.wasm`),
-  "build/pyodide/pyodide.mjs", "build/pyodide/pyodide.asm.mjs", "build/pyodide/pyodide.asm.wasm",
-  "build/pyodide/python_stdlib.zip", "build/pyodide/pyodide-lock.json", "build/wheels/index.json",
+  ..."pyodide.mjs pyodide.asm.mjs pyodide.asm.wasm python_stdlib.zip pyodide-lock.json".split(" ").map((name) => `build/pyodide/${PYODIDE}/${name}`),
+  "build/wheels/index.json",
   "models/whisper-tiny.en/manifest.json",
 ];
 
