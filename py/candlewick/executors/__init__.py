@@ -99,7 +99,7 @@ class Executor:
 
 def checked_inputs(program: Program, given: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """Arrays for all inputs and scalars of a Program, in its dtypes. ValueError lists what is missing, unknown or misshapen."""
-    wanted = {**program.inputs, **program.scalars}
+    wanted = program.inputs | program.scalars
     if given.keys() != wanted.keys():
         raise ValueError(
             f"{program.name} wants {', '.join(wanted)}; missing: {sorted(wanted.keys() - given.keys())}, "
@@ -137,8 +137,14 @@ def check_bounds(program: Program, limits: Mapping[str, int], arrays: Mapping[st
     """ValueError where an index lies outside its table or cache: kernels do not look."""
     for name, top in limits.items():
         array = arrays[name]
-        if array.size and (array.min() < 0 or array.max() > top):
-            raise ValueError(f"{program.name}: {name} goes from {array.min()} to {array.max()}, allowed are 0 to {top}")
+        if array.size == 1:
+            low = high = array.item()
+        elif array.size:
+            low, high = array.min(), array.max()
+        else:
+            continue
+        if low < 0 or high > top:
+            raise ValueError(f"{program.name}: {name} goes from {low} to {high}, allowed are 0 to {top}")
 
 
 def create(name: str = "auto", host: Any = None, threads: int | None = None) -> Executor:

@@ -4,6 +4,7 @@ out. Plain data: the C interpreter walks `code`, the host moves bytes, and neith
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ class Slot:
 
     @property
     def nbytes(self) -> int:
-        return int(np.prod(self.shape, dtype=np.int64)) * 4
+        return prod(self.shape) * 4
 
     @property
     def numpy(self) -> Any:
@@ -31,6 +32,7 @@ class Entry:
     """One Program as code: [code_start, code_end) byte addresses; `marks` gives the end address after each instruction.
 
     small: the inputs and scalars that lie together in [io, io + io_bytes), written at once before a run.
+    Outputs whose address is in [out, out + out_bytes) lie together too and are read at once.
     values: where the value of each instruction lies right after it ran (for `steps`), as (address, shape, byte strides).
     """
 
@@ -39,6 +41,8 @@ class Entry:
     marks: tuple[int, ...]
     io: int
     io_bytes: int
+    out: int
+    out_bytes: int
     small: dict[str, Slot]
     large: dict[str, Slot]
     outputs: dict[str, Slot]

@@ -109,11 +109,18 @@ class WasmExecutor(Executor):
             raise ValueError(
                 f"wasm: outputs of {entry!r} were asked for, the last finished run was of {self._last or 'nothing'!r}"
             )
-        slots = self.entries[entry].outputs
-        return {
-            n: np.frombuffer(self.host.read(slots[n].address, slots[n].nbytes), slots[n].numpy).reshape(slots[n].shape)
-            for n in names
-        }
+        e = self.entries[entry]
+        found, together = {}, b""
+        for name in names:
+            slot = e.outputs[name]
+            place = slot.address - e.out
+            if 0 <= place < e.out_bytes:
+                together = together or self.host.read(e.out, e.out_bytes)
+                data = np.frombuffer(together, slot.numpy, slot.nbytes // 4, place)
+            else:
+                data = np.frombuffer(self.host.read(slot.address, slot.nbytes), slot.numpy)
+            found[name] = data.reshape(slot.shape)
+        return found
 
     async def steps(self, entry: str, inputs: Mapping[str, Any]) -> AsyncIterator[tuple[Instruction, np.ndarray]]:
         e, start = self._write_inputs(entry, inputs), self.entries[entry].code_start

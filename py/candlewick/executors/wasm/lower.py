@@ -21,6 +21,7 @@ from . import abi
 from .layout import Layout
 
 SMALL_INPUT_BYTES = 4096
+SMALL_OUTPUT_BYTES = 16384
 # Views are made from this one element by stride arithmetic; nothing behind it is ever read.
 _ORIGIN = np.zeros(1, np.float32)
 _ADDRESS = _ORIGIN.__array_interface__["data"][0]
@@ -35,6 +36,8 @@ class Buffer:
     first: int = 1 << 30
     last: int = -1
     address: int = 0
+    pinned: bool = False
+    """It has a place of its own outside the arena."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,6 +151,18 @@ class Lowering:
         if v.kind == "state":
             return View(self.layout.state(v), _strided(v.shape))
         return self.views[v.name]
+
+    def give_out(self, v: Value) -> None:
+        """Make v an output: contiguous and alive to the end. Small ones get a place outside the arena, side by side."""
+        x = self.contiguous(self.view(v))
+        n_bytes = prod(x.shape) * _WORD
+        if n_bytes <= SMALL_OUTPUT_BYTES:
+            if not (isinstance(x.base, Buffer) and x.base.size == n_bytes):
+                x = self.copy(x, self.buffer(x.shape))
+            x.base.pinned = True
+        elif isinstance(x.base, Buffer):
+            x.base.last = len(self.calls)
+        self.views[v.name] = x
 
     def contiguous(self, x: View) -> View:
         return x if x.array.flags.c_contiguous else self.copy(x, self.buffer(x.shape))
@@ -480,21 +495,26 @@ def lower(programs: dict[str, Program], layout: Layout) -> None:
         io_bytes = layout.cursor - io
         s.run()
         for v in program.outputs.values():
-            s.views[v.name] = s.contiguous(s.view(v))
-            if isinstance(s.views[v.name].base, Buffer):
-                s.views[v.name].base.last = len(s.calls)
+            s.give_out(v)
         lowered.append((name, s, small, io, io_bytes))
     plan = layout.plan
     arena_bytes = 0
     for _, s, *_ in lowered:
-        offsets, total = plan_arena([Lifetime(b.size, b.first, b.last) for b in s.buffers])
-        for b, offset in zip(s.buffers, offsets):
+        floating = [b for b in s.buffers if not b.pinned]
+        offsets, total = plan_arena([Lifetime(b.size, b.first, b.last) for b in floating])
+        for b, offset in zip(floating, offsets):
             b.address = offset
         arena_bytes = max(arena_bytes, total)
     arena = layout.take(arena_bytes)
-    for _, s, *_ in lowered:
+    outs: dict[str, tuple[int, int]] = {}
+    for name, s, *_ in lowered:
+        out = layout.take(0)
         for b in s.buffers:
-            b.address += arena
+            if b.pinned:
+                b.address, layout.cursor = layout.cursor, layout.cursor + b.size
+            else:
+                b.address += arena
+        outs[name] = out, layout.cursor - out
     plan.code_address = layout.take(0)
     words: list[int] = []
     for name, s, small, io, io_bytes in lowered:
@@ -510,7 +530,7 @@ def lower(programs: dict[str, Program], layout: Layout) -> None:
             for view, i in zip(s.made, program.instructions)
         )
         plan.entries[name] = Entry(
-            start, ends[-1], tuple(ends[m] for m in s.marks), io, io_bytes, small, slots, outputs, values
+            start, ends[-1], tuple(ends[m] for m in s.marks), io, io_bytes, *outs[name], small, slots, outputs, values
         )
     plan.code = np.array(words, np.int64).astype(np.uint32).view(np.int32)
     layout.cursor = plan.code_address + plan.code.nbytes
