@@ -31,6 +31,9 @@ from candlewick.weights.source import WeightsError, check_range
 FAMILIES: dict[str, Any] = {"whisper": Transcriber}
 """model_type of config.json -> the class that loads it."""
 
+TURN_SECONDS = 0.02
+"""Longest work between two looks at the messages: a cancel that is no shared word comes as one."""
+
 
 class Cancelled(Exception):
     """The person stopped this request; `result` is what was done until then, or None."""
@@ -261,7 +264,3 @@ def short_traceback(error: BaseException) -> str:
     """Where it happened, without paths."""
     frames = traceback.extract_tb(error.__traceback__)
     return "\n".join(f"{os.path.basename(f.filename)}:{f.lineno} in {f.name}: {f.line}" for f in frames[-8:])
-
-
-TURN_SECONDS = 0.02
-"""Longest work between two looks at the messages: a cancel that is no shared word comes as one."""
