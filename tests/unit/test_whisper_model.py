@@ -33,11 +33,11 @@ def test_published_sizes(dims, parameters):
     assert sum(int(np.prod(p.shape)) for p in network.parameters().values()) == parameters
     if dims.n_audio_layer <= 12:
         made = programs(network)
-        assert list(made) == ["mel", "encode", "decode_1", "decode_16"]
+        assert list(made) == ["mel", "encode", "remember", "decode_1", "decode_16"]
         assert made["encode"].outputs["features"].shape == (1, 1500, dims.n_state)
         assert made["decode_1"].outputs["special"].shape == (1, dims.n_vocab - 50257)
         states = {s.name: s.shape for p in made.values() for s in p.states.values()}
-        assert len(states) == 4 * dims.n_text_layer
+        assert len(states) == 1 + 4 * dims.n_text_layer  # features; keys and values of tokens and of the audio
 
 
 async def test_two_windows_at_once():
@@ -49,11 +49,15 @@ async def test_two_windows_at_once():
     def encode(log_mel, peak):
         return {"features": network.encode(log_mel, peak, pair)[0]}
 
+    def remember():
+        network.remember(pair)
+
     def decode(tokens, pos, last):
         return network.decode(tokens, pair, pos, last)[0]
 
     both = {"mel": trace(network.mel, {"samples": Spec((2, dims.n_samples, 1))}, name="mel"),
             "encode": trace(encode, {"log_mel": Spec((2, dims.n_frames, dims.n_mels))}, {"peak": "f32"}, name="encode"),
+            "remember": trace(remember, {}, name="remember"),
             "decode": trace(decode, {"tokens": Spec((2, 4), "i32")}, ("pos", "last"), name="decode")}
     one, two = executors.create("numpy"), executors.create("numpy")
     await one.load(model.programs, model.weights)
@@ -63,11 +67,13 @@ async def test_two_windows_at_once():
 
     mel = (await two.run("mel", {"samples": np.stack(audio)[:, :, None]}))["log_mel"]
     features = (await two.run("encode", {"log_mel": mel, "peak": 1.0}))["features"]
+    await two.run("remember", {})
     for last in range(4):
         logits = (await two.run("decode", {"tokens": tokens, "pos": 0, "last": last}))["logits"]
         for i in range(2):
             alone = await one.run("mel", {"samples": audio[i].reshape(1, -1, 1)})
             encoded = await one.run("encode", {"log_mel": alone["log_mel"], "peak": 1.0})
+            await one.run("remember", {})
             assert np.abs(encoded["features"][0] - features[i]).max() < 1e-4
             for pos in range(last + 1):
                 step = await one.run("decode_1", {"tokens": tokens[i : i + 1, pos : pos + 1], "pos": pos, "last": 0})

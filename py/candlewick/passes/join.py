@@ -17,10 +17,11 @@ MULTIPLE = 12
 
 def join_linears(program: Program) -> Program:
     """Groups of two or more plain linears of one x become one linear and a slice for each."""
+    written = {i.out.name for i in program.instructions if i.out.kind == "state"}
     reads = Counter(a.name for i in program.instructions for a in i.args if a is not None and a.kind == "weight")
     groups: dict[str, list[Instruction]] = defaultdict(list)
     for i in program.instructions:
-        if i.op == "linear" and _plain(i) and reads[i.args[1].name] == 1:
+        if i.op == "linear" and _plain(i) and i.args[0].name not in written and reads[i.args[1].name] == 1:
             groups[i.args[0].name].append(i)
     groups = {x: g for x, g in groups.items() if len(g) > 1}
     if not groups:
@@ -38,7 +39,7 @@ def join_linears(program: Program) -> Program:
 def _plain(i: Instruction) -> bool:
     x, w, _bias, residual = i.args
     return (
-        x.kind in ("temp", "input")
+        x.kind in ("temp", "input", "state")
         and w.kind == "weight"
         and not w.parts
         and w.shape[0] % MULTIPLE == 0

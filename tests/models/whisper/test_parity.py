@@ -52,7 +52,9 @@ async def run(transcriber, name):
     """-> outputs of mel and encode for a clip of one window"""
     executor = transcriber.executor
     mel = await executor.run("mel", {"samples": window(clip(name), 0, transcriber.model.dims.n_samples)})
-    return mel, await executor.run("encode", {"log_mel": mel["log_mel"], "peak": mel["peak"]})
+    encoded = await executor.run("encode", {"log_mel": mel["log_mel"], "peak": mel["peak"]})
+    await executor.run("remember", {})
+    return mel, encoded
 
 
 @pytest.mark.parametrize("name", ["jfk", "lighthouse"])

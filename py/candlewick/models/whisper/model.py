@@ -10,7 +10,7 @@ network, d_head = n_state / n_head, n_mlp = inner width of a block's two-layer n
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from candlewick import nn, ops
@@ -198,13 +198,14 @@ class Decoder(nn.Module):
         for layer, token_cache, audio in zip(self.layers, cache.tokens, cache.audio):
             x, token_cache = layer(x, token_cache, audio, pos)
             caches.append(token_cache)
-        return self.layer_norm(x), Cache(caches, cache.audio)
+        return self.layer_norm(x), replace(cache, tokens=caches)
 
 
 @dataclass(frozen=True)
 class Cache:
-    """What the decoder keeps between runs, one entry a layer."""
+    """What is kept between runs: what the encoder heard, and one pair of keys and values a layer."""
 
+    features: nn.State | Tensor  # (batch, n_audio_ctx, n_state)
     tokens: Sequence[nn.KVCache]  # each (batch, n_head, n_text_ctx, d_head)
     audio: Sequence[nn.KVCache]  # each (batch, n_head, n_audio_ctx, d_head)
 
@@ -216,7 +217,7 @@ class EncoderDecoder(nn.Module):
 
 
 class Whisper(nn.Module):
-    """The whole line from samples to logits, in the three pieces that are run separately: mel, encode, decode."""
+    """The whole line from samples to logits, in the pieces that are run separately: mel, encode, remember, decode."""
 
     def __init__(self, dims: Dims, readout: Readout) -> None:
         self.dims = dims
@@ -232,7 +233,8 @@ class Whisper(nn.Module):
             return [nn.KVCache.new(f"{name}.{i}", batch, n_head, capacity, d // n_head)
                     for i in range(self.dims.n_text_layer)]
 
-        return Cache(caches("tokens", self.dims.n_text_ctx), caches("audio", self.dims.n_audio_ctx))
+        features = nn.State("features", (batch, self.dims.n_audio_ctx, d))
+        return Cache(features, caches("tokens", self.dims.n_text_ctx), caches("audio", self.dims.n_audio_ctx))
 
     def mel(self, samples: Tensor) -> dict[str, Tensor]:
         """samples (batch, n_samples, 1) -> log_mel (batch, n_frames, n_mels), peak () its largest value"""
@@ -240,10 +242,14 @@ class Whisper(nn.Module):
         return {"log_mel": log_mel, "peak": ops.max(log_mel, axis=None)}
 
     def encode(self, log_mel: Tensor, peak: Tensor, cache: Cache) -> tuple[Tensor, Cache]:
-        """log_mel (batch, n_frames, n_mels), peak () of the whole recording -> features, cache that knows this audio"""
+        """log_mel (batch, n_frames, n_mels), peak () of the whole recording -> features, cache that holds them"""
         features = self.model.encoder(self.log_mel.normalise(log_mel, peak))  # (batch, n_audio_ctx, n_state)
-        audio = [layer.encoder_attn.remember(features, kv) for layer, kv in zip(self.model.decoder.layers, cache.audio)]
-        return features, Cache(cache.tokens, audio)
+        return features, replace(cache, features=ops.update(cache.features, features, 0, axis=1))
+
+    def remember(self, cache: Cache) -> Cache:
+        """cache with the features of a window -> cache in which every decoder layer has its keys and values of them"""
+        pairs = zip(self.model.decoder.layers, cache.audio)
+        return replace(cache, audio=[layer.encoder_attn.remember(cache.features, kv) for layer, kv in pairs])
 
     def decode(self, tokens: Tensor, cache: Cache, pos: Tensor, last: Tensor) -> tuple[dict[str, Tensor], Cache]:
         """tokens i32 (batch, n) at pos .. pos + n -> what follows token number `last` of them (`Readout`), cache

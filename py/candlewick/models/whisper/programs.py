@@ -55,12 +55,15 @@ async def _generation_config(checkpoint: Checkpoint, config: Mapping[str, Any]) 
 
 
 def programs(network: Whisper) -> dict[str, Program]:
-    """The entries: mel, encode, decode_1 (a step) and decode_16 (a piece of a prompt)."""
+    """The entries: mel, encode, remember, decode_1 (a step) and decode_16 (a piece of a prompt)."""
     dims, cache = network.dims, network.new_cache()
 
     def encode(log_mel, peak):
         features, _ = network.encode(log_mel, peak, cache)
         return {"features": features}
+
+    def remember():
+        network.remember(cache)
 
     def decode(tokens, pos, last):
         outputs, _ = network.decode(tokens, cache, pos, last)
@@ -70,6 +73,7 @@ def programs(network: Whisper) -> dict[str, Program]:
     entries = [
         trace(network.mel, {"samples": Spec((1, dims.n_samples, 1))}, name="mel"),
         trace(encode, {"log_mel": frames}, {"peak": "f32"}, name="encode"),
+        trace(remember, {}, name="remember"),
         *(trace(decode, {"tokens": Spec((1, n), "i32")}, ("pos", "last"), name=f"decode_{n}") for n in (1, CHUNK)),
     ]
     return {program.name: program for program in entries}

@@ -221,6 +221,8 @@ class Transcription:
             return False
         with self.timed("encode"):
             await self.executor.run("encode", {"log_mel": mel["log_mel"], "peak": self.peak}, fetch=())
+        with self.timed("decode"):
+            await self.executor.run("remember", {}, fetch=())
         return True
 
     async def know_language(self) -> None:
