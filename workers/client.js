@@ -12,6 +12,8 @@ import { EngineError } from "./protocol.js";
 
 export { EngineError, features };
 
+/** Requests that need no model. */
+const WITHOUT_MODEL = ["load", "unload", "describe"];
 /** A worker must say something at least this often until it has answered its first request. */
 const START_MS = 30000;
 /** A cancel must be answered in this time. */
@@ -97,7 +99,7 @@ export class Engine {
   }
 
   /**
-   * @param {"load" | "transcribe" | "profile" | "describe" | "unload"} method
+   * @param {import("./protocol.js").Method} method
    * @param {any} params
    * @param {RequestOptions} [options]
    * @returns {Promise<any>} rejects with an EngineError
@@ -200,7 +202,7 @@ export class Engine {
     if (this.#running) return;
     if (!this.#worker) this.#start();
     if (!this.#worker) return;
-    const needsModel = this.#waiting[0].method === "transcribe" && this.#model && !this.#modelIsIn;
+    const needsModel = !WITHOUT_MODEL.includes(this.#waiting[0].method) && this.#model && !this.#modelIsIn;
     const pending = needsModel ? this.#reload(this.#waiting[0]) : /** @type {Pending} */ (this.#waiting.shift());
     this.#running = pending;
     if (this.#stop) Atomics.store(this.#stop, 0, 0);

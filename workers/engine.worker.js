@@ -29,6 +29,14 @@ let queue = Promise.resolve();
 const post = (/** @type {any} */ message, /** @type {Transferable[]} */ transfer = []) =>
   self.postMessage(message, transfer);
 const notify = (/** @type {object} */ event) => post({ id: current, ...event });
+/** Many numbers that Python sends along with its next notification or answer. @type {Record<string, Float32Array>} */
+let attached = {};
+/** @returns {[Record<string, Float32Array>, ArrayBufferLike[]]} what is attached, and what to transfer */
+function takeAttached() {
+  const taken = attached;
+  attached = {};
+  return [taken, Object.values(taken).map((numbers) => numbers.buffer)];
+}
 const warn = (/** @type {string} */ message) => notify({ event: "log", level: "warning", message });
 const isCancelled = () =>
   (current !== 0 && cancelled === current) || (stopWord !== null && Atomics.load(stopWord, 0) === 1);
@@ -42,7 +50,16 @@ const progress = (
 
 /** What Python calls. */
 const page = {
-  notify: (/** @type {string} */ json) => notify(JSON.parse(json)),
+  notify: (/** @type {string} */ json) => {
+    const [numbers, transfer] = takeAttached();
+    post({ id: current, ...JSON.parse(json), ...numbers }, /** @type {Transferable[]} */ (transfer));
+  },
+  // a copy: the view is on Python's heap, which may move and is let go of
+  attach: (/** @type {string} */ name, /** @type {any} */ array) => {
+    const view = array.getBuffer("f32");
+    attached[name] = view.data.slice();
+    view.release();
+  },
   cancelled: isCancelled,
   python_bytes: () => python.py._module.HEAPU8.length,
   kernel_bytes: () => host?.size ?? 0,
@@ -99,8 +116,20 @@ async function ask(coroutine) {
     coroutine.destroy?.();
   }
   const answer = JSON.parse(text);
-  if (answer.error) throw EngineError.fromValue(answer.error);
+  if (answer.error) {
+    takeAttached();
+    throw EngineError.fromValue(answer.error);
+  }
   return answer.result;
+}
+
+/**
+ * A request to the loaded task. `data` holds what JSON does not; a key that is absent is undefined, which Python can read.
+ * @param {string} method @param {object} params @param {Record<string, any>} data
+ */
+async function askTask(method, params, data) {
+  await ready;
+  return ask(python.worker.task(method, JSON.stringify(params), data));
 }
 
 function closeFiles() {
@@ -197,7 +226,6 @@ async function unload() {
 
 /** @param {import("./protocol.js").TranscribeParams} params */
 async function transcribe({ audio, options }) {
-  await ready;
   const sound =
     audio?.kind === "wav"
       ? { bytes: new Uint8Array(audio.bytes) }
@@ -209,7 +237,18 @@ async function transcribe({ audio, options }) {
       "bad_input",
       `transcribe: audio.kind is ${/** @type {any} */ (audio)?.kind}; there are wav and pcm`,
     );
-  return ask(python.worker.transcribe(JSON.stringify({ options }), { bytes: undefined, ...sound }));
+  return askTask("transcribe", { options }, { bytes: undefined, ...sound });
+}
+
+/** @param {import("./protocol.js").SetImageParams} params */
+function setImage({ id, image }) {
+  const { rgba, embedding, width, height } = image;
+  return askTask("set_image", { id, width, height }, { rgba, embedding });
+}
+
+/** @param {import("./protocol.js").PredictParams} params */
+function predict({ mask_input, ...params }) {
+  return askTask("predict", params, { mask_input: mask_input ?? undefined });
 }
 
 /** @param {{entry: string, rounds?: number, position?: number}} params */
@@ -255,7 +294,17 @@ async function loadOrHeal(params) {
 }
 
 /** @type {Record<string, (params: any) => Promise<any>>} */
-const methods = { load: loadOrHeal, transcribe, describe, unload, profile };
+const methods = {
+  load: loadOrHeal,
+  transcribe,
+  set_image: setImage,
+  predict,
+  everything: (params) => askTask("everything", params, {}),
+  embedding: (params) => askTask("embedding", params, {}),
+  describe,
+  unload,
+  profile,
+};
 
 /** @param {import("./protocol.js").Request} request */
 async function answer({ id, method, params }) {
@@ -266,7 +315,9 @@ async function answer({ id, method, params }) {
     if (cancelled === id) throw new EngineError("cancelled", "stopped");
     if (!Object.hasOwn(methods, method))
       throw new EngineError("bad_input", `${method}: there are ${Object.keys(methods).join(", ")}`);
-    post({ id, result: await methods[method](params) });
+    const result = await methods[method](params);
+    const [numbers, transfer] = takeAttached();
+    post({ id, result: { ...result, ...numbers } }, /** @type {Transferable[]} */ (transfer));
   } catch (error) {
     post({ id, error: EngineError.from(error).toValue() });
   } finally {

@@ -37,8 +37,45 @@ export const PYODIDE = "314.0.4";
 /** @typedef {{audio: AudioParams, options?: Record<string, any>}} TranscribeParams options: the fields of TranscribeOptions */
 
 /**
+ * @typedef {{width: number, height: number, rgba?: Uint8ClampedArray, embedding?: Float32Array}} ImageParams
+ *   pixels (height, width, 4), row by row from the top left, upright and opaque; or in their place the embedding that the
+ *   same pixels once had (method "embedding"). Points and boxes are in pixels of this size
+ * @typedef {{id: string, image: ImageParams}} SetImageParams id: the page's name of the image; answers belong to it
+ */
+
+/**
+ * @typedef {object} PredictParams
+ * @property {string} id of the image; an error with `data.image` (the id that is set, or null) if it is another
+ * @property {number[][]} points [x, y], the centre of the top left pixel at 0.5, 0.5
+ * @property {number[]} labels one for each point: 1 is on the object, 0 is not
+ * @property {number[] | null} box [x0, y0, x1, y1]
+ * @property {Float32Array | null} [mask_input] logits (256 * 256) of an earlier answer, to go on from
+ */
+
+/**
+ * @typedef {object} Prediction
+ * @property {string} id
+ * @property {Float32Array} masks logits (4, 256, 256): the mask for many prompts, then three candidates, part to whole
+ * @property {number[]} iou how well the model thinks each of them fits, 0..1
+ * @property {Record<string, number>} timings decode_ms
+ */
+
+/**
+ * @typedef {{id: string, options?: Record<string, number>}} EverythingParams
+ *   points_per_side, pred_iou_thresh, stability_score_thresh, box_nms_thresh, min_mask_region_area
+ */
+
+/**
+ * @typedef {"load" | "transcribe" | "set_image" | "predict" | "everything" | "embedding" | "profile" | "describe" | "unload"} Method
+ */
+
+/**
  * @typedef {{id: number, method: "load", params: LoadParams}
  *   | {id: number, method: "transcribe", params: TranscribeParams}
+ *   | {id: number, method: "set_image", params: SetImageParams}
+ *   | {id: number, method: "predict", params: PredictParams}
+ *   | {id: number, method: "everything", params: EverythingParams}
+ *   | {id: number, method: "embedding", params: {id: string}}
  *   | {id: number, method: "profile", params: {entry: string, rounds?: number, position?: number}}
  *   | {id: number, method: "describe", params: {}}
  *   | {id: number, method: "unload", params: {}}} Request
@@ -82,10 +119,11 @@ export const PYODIDE = "314.0.4";
  */
 
 /**
- * @typedef {{id: number, event: "progress", stage: "runtime" | "download" | "weights" | "prepare" | "transcribe",
+ * @typedef {{id: number, event: "progress", stage: "runtime" | "download" | "weights" | "prepare" | "transcribe" | "everything",
  *     done: number, total: number, unit: "bytes" | "steps" | "seconds", file?: string}
  *   | {id: number, event: "token", text: string, start: number}
  *   | {id: number, event: "segment", segment: Segment}
+ *   | {id: number, event: "region", logits: Float32Array, iou: number, stability: number, point: number[]}
  *   | {id: number, event: "log", level: "info" | "warning" | "error", message: string}} Notification
  *   id 0 belongs to no request: start-up of the worker, news of the cache
  */

@@ -1,13 +1,12 @@
 """Python half of the engine worker: requests in, results and notifications out (workers/protocol.js lists them all).
 
-`engine.worker.js` calls one Worker, one request at a time. Parameters and results cross as JSON text, sound and files as
-JavaScript objects that are copied from at once or read by ranges. Nothing here knows a model: a family registers itself
-in FAMILIES by the name its config.json gives.
+`engine.worker.js` calls one Worker, one request at a time. Parameters and results cross as JSON text; sound, pictures and
+files as JavaScript objects that are copied from at once or read by ranges; many numbers back as typed arrays. Nothing here
+knows a model: a family registers its task (tasks/) in FAMILIES by the name its config.json gives.
 """
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import json
 import os
@@ -24,27 +23,13 @@ import candlewick
 from candlewick import audio, executors
 from candlewick.executors.example import example_inputs
 from candlewick.executors.wasm.host_browser import Host
-from candlewick.models.whisper import TranscribeOptions, Transcriber
+from candlewick.tasks import BadInput, Cancelled
+from candlewick.tasks.transcribe import Transcription
 from candlewick.weights.load import Checkpoint
 from candlewick.weights.source import WeightsError, check_range
 
-FAMILIES: dict[str, Any] = {"whisper": Transcriber}
-"""model_type of config.json -> the class that loads it."""
-
-TURN_SECONDS = 0.02
-"""Longest work between two looks at the messages: a cancel that is no shared word comes as one."""
-
-
-class Cancelled(Exception):
-    """The person stopped this request; `result` is what was done until then, or None."""
-
-    def __init__(self, result: dict[str, Any] | None = None) -> None:
-        super().__init__("stopped")
-        self.result = result
-
-
-class BadInput(ValueError):
-    """What the page sent cannot be used."""
+FAMILIES: dict[str, Any] = {"whisper": Transcription}
+"""model_type of config.json -> the task that is loaded with it."""
 
 
 class BrowserSource:
@@ -62,12 +47,12 @@ class BrowserSource:
 
 
 class Worker:
-    """One engine. page: JavaScript functions notify(json), cancelled() -> bool, python_bytes(), kernel_bytes() -> int."""
+    """One engine, and the Desk of its tasks. page: JavaScript functions notify(json), attach(name, array),
+    cancelled() -> bool, python_bytes(), kernel_bytes() -> int."""
 
     def __init__(self, page: Any) -> None:
         self._page = page
         self._task: Any = None
-        self._resampler: audio.Resampler | None = None
         self._executor: executors.Executor | None = None
         random.seed(os.urandom(16))  # a memory snapshot holds the state of the visit that made it
 
@@ -77,9 +62,9 @@ class Worker:
         """sources: Map of file name -> source; host: a KernelHost, or None for the numpy executor; reason: why."""
         return await self._answer(self._load(json.loads(params), name, sources, host, reason), "bad_weights")
 
-    async def transcribe(self, params: str, sound: Any) -> str:
-        """sound: {bytes} of a WAV file, or {channels, rate}."""
-        return await self._answer(self._transcribe(json.loads(params), sound))
+    async def task(self, method: str, params: str, data: Any) -> str:
+        """A request to the loaded task: transcribe, for one. data: JavaScript objects that JSON does not hold."""
+        return await self._answer(self._ask(method, json.loads(params), data))
 
     async def profile(self, params: str) -> str:
         """{entry, rounds, position}: least time of each instruction, and of whole runs, in milliseconds."""
@@ -120,7 +105,7 @@ class Worker:
             if stage == "weights" and first_weights is None:
                 first_weights = time.perf_counter()
             self._check()
-            self._notify({"event": "progress", "stage": stage, "done": done, "total": total, "unit": unit})
+            self.notify({"event": "progress", "stage": stage, "done": done, "total": total, "unit": unit})
 
         gc.disable()  # tracing makes many objects that stay, and few that go
         try:
@@ -132,35 +117,17 @@ class Worker:
         finally:
             gc.enable()
         end = time.perf_counter()
-        self._task, self._executor, self._resampler = loaded, executor, audio.Resampler(executor)
+        self._task, self._executor = loaded, executor
         trace_ms = ((first_weights or end) - began) * 1000
         timings = {"trace_ms": trace_ms, "weights_ms": (end - began) * 1000 - trace_ms}
         return {"model": name, **loaded.describe(), "memory": self._memory(), "timings": timings}
 
-    async def _transcribe(self, params: Mapping[str, Any], sound: Any) -> dict[str, Any]:
-        if self._task is None or self._resampler is None:
-            raise BadInput("transcribe: no model is loaded; load one first")
-        options = transcribe_options(params.get("options") or {})
-        samples, rate = read_sound(sound)
-        start = time.perf_counter()
-        samples = await self._resampler.resample(samples, rate)
-        resample_ms = (time.perf_counter() - start) * 1000
-        result: dict[str, Any] = {}
-        turned = time.perf_counter()
-        async for event in self._task.transcribe(samples, options, self._cancelled):
-            if event["event"] == "result":
-                result = event["result"]
-            else:
-                if event["event"] == "progress":
-                    event = {"unit": "seconds" if event["stage"] == "transcribe" else "steps", **event}
-                self._notify(event)
-                if time.perf_counter() - turned > TURN_SECONDS:  # a turn costs as much as a tenth of a token
-                    await asyncio.sleep(0)
-                    turned = time.perf_counter()
-        result["timings"]["resample_ms"] = resample_ms
-        if result.get("stopped"):
-            raise Cancelled(result)
-        return result
+    async def _ask(self, method: str, params: Mapping[str, Any], data: Any) -> dict[str, Any]:
+        if self._task is None:
+            raise BadInput(f"{method}: no model is loaded; load one first")
+        if method not in self._task.methods:
+            raise BadInput(f"{method}: the loaded model cannot do that; it can {', '.join(self._task.methods)}")
+        return await getattr(self._task, method)(params, data, self)
 
     async def _profile(self, entry: str, rounds: int = 5, position: int = 0) -> dict[str, Any]:
         if self._executor is None or entry not in self._executor.programs:
@@ -183,12 +150,23 @@ class Worker:
         return {"versions": versions, "model": model, "memory": self._memory()}
 
     async def _unload(self) -> dict[str, Any]:
-        executor, self._executor, self._task, self._resampler = self._executor, None, None, None
+        executor, self._executor, self._task = self._executor, None, None
         if executor is not None:
             await executor.close()
             del executor
             gc.collect()
         return {}
+
+    # ---- the desk -------------------------------------------------------------------------------------------------
+
+    def notify(self, event: Mapping[str, Any]) -> None:
+        self._page.notify(json.dumps(event))
+
+    def attach(self, name: str, array: np.ndarray) -> None:
+        self._page.attach(name, np.ascontiguousarray(array, np.float32).reshape(-1))
+
+    def cancelled(self) -> bool:
+        return bool(self._page.cancelled())
 
     # ---- helpers --------------------------------------------------------------------------------------------------
 
@@ -199,47 +177,18 @@ class Worker:
         parts = {key: int(memory.get(key, 0)) for key in ("weights", "state", "arena")}
         return {**parts, "python": python, "kernel": kernel, "total": python + kernel}
 
-    def _notify(self, event: Mapping[str, Any]) -> None:
-        self._page.notify(json.dumps(event))
-
-    def _cancelled(self) -> bool:
-        return bool(self._page.cancelled())
-
     def _check(self) -> None:
-        if self._cancelled():
+        if self.cancelled():
             raise Cancelled
 
 
 async def family_of(checkpoint: Checkpoint) -> Any:
-    """The class of FAMILIES for a checkpoint's config.json. Raises WeightsError naming the families there are."""
+    """The task of FAMILIES for a checkpoint's config.json. Raises WeightsError naming the families there are."""
     config = await checkpoint.json("config.json")
     family = config.get("model_type")
     if family not in FAMILIES:
         raise WeightsError(f"{checkpoint.name}/config.json: model_type is {family!r}; readable are {', '.join(FAMILIES)}")
     return FAMILIES[family]
-
-
-def transcribe_options(given: Mapping[str, Any]) -> TranscribeOptions:
-    """Fields of TranscribeOptions by name; BadInput lists unknown ones."""
-    try:
-        return TranscribeOptions(**{key: tuple(v) if isinstance(v, list) else v for key, v in given.items()})
-    except TypeError as error:
-        known = ", ".join(TranscribeOptions.__dataclass_fields__)
-        raise BadInput(f"options: {error}; known are {known}") from error
-
-
-def read_sound(sound: Any) -> tuple[np.ndarray, int]:
-    """The sound of a request -> (samples (n, channels) float32, rate in Hz)."""
-    if sound.bytes is not None:
-        return audio.read_wav(sound.bytes.to_bytes())
-    lengths = [int(channel.length) for channel in sound.channels]
-    if len(set(lengths)) != 1:
-        raise BadInput(f"audio: wanted one or more channels of equal length, got lengths {lengths}")
-    mono = np.zeros(lengths[0], np.float32)
-    for channel in sound.channels:  # one after the other: an hour of stereo at 48 kHz is 1.4 GB
-        mono += np.frombuffer(channel.to_bytes(), np.float32)
-    mono /= len(lengths)
-    return mono, int(sound.rate)
 
 
 def error_value(error: Exception, blame: str = "bad_input") -> dict[str, Any]:
@@ -256,7 +205,7 @@ def error_value(error: Exception, blame: str = "bad_input") -> dict[str, Any]:
                                                 (ValueError, blame)]
     for kind, code in rules:
         if isinstance(error, kind):
-            return {"code": code, "message": str(error)}
+            return {"code": code, "message": str(error), "data": getattr(error, "data", None)}
     return {"code": "internal", "message": f"{type(error).__name__}: {error}", "data": {"traceback": short_traceback(error)}}
 
 

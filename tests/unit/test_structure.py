@@ -23,6 +23,7 @@ ORDER = [
     ("audio",),
     ("audio_file",),
     ("models",),
+    ("tasks",),
     ("worker", "commands"),
     ("cli",),
 ]

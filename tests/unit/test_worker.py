@@ -11,6 +11,7 @@ import pytest
 
 from candlewick import worker
 from candlewick.executors import Stopped
+from candlewick.tasks.transcribe import read_sound
 from candlewick.weights.source import WeightsError
 
 MINIATURE = Path(__file__).parents[2] / "models" / "test-whisper"
@@ -78,7 +79,7 @@ async def load(engine, files=None):
 
 
 async def transcribe(engine, sound, **options):
-    return json.loads(await engine.transcribe(json.dumps({"options": options}), sound))
+    return json.loads(await engine.task("transcribe", json.dumps({"options": options}), sound))
 
 
 async def test_load_transcribe_describe_unload(engine, page):
@@ -97,7 +98,7 @@ async def test_load_transcribe_describe_unload(engine, page):
 
 
 async def test_channels_are_averaged(engine):
-    assert worker.read_sound(tone(0.5, channels=3))[0] == pytest.approx(worker.read_sound(tone(0.5))[0], abs=1e-6)
+    assert read_sound(tone(0.5, channels=3))[0] == pytest.approx(read_sound(tone(0.5))[0], abs=1e-6)
 
 
 async def test_cancel_keeps_what_there_is_and_the_next_run_is_fresh(engine, page):

@@ -14,8 +14,8 @@ const PREFIX = "candlewick-site-";
 /** Every file of the pages and the engine (tests/browser/test_page_offline.py compares it with what lies there). */
 export const FILES = [
   "web/", "web/home.js", "web/style.css", "web/favicon.svg", "web/manifest.webmanifest", "web/samples/candle.wav",
-  ..."audio device formats offline recorder recorder.worklet sniff ui".split(" ").map((name) => `web/lib/${name}.js`),
-  "web/whisper/", ..."engine input model options page player result words".split(" ").map((name) => `web/whisper/${name}.js`),
+  ..."audio device formats link offline recorder recorder.worklet sniff ui words".split(" ").map((name) => `web/lib/${name}.js`),
+  "web/whisper/", ..."input model options page player result".split(" ").map((name) => `web/whisper/${name}.js`),
   ..."boot checkpoint client engine.worker features files protocol sha256 storage thread.worker unzip wasm words".split(" ").map((name) => `workers/${name}.js`),
   ..."single.relaxed single.simd128 threads.relaxed threads.simd128".split(" ").map((name) => `workers/kernels.${name}.wasm`),
   ..."pyodide.mjs pyodide.asm.mjs pyodide.asm.wasm python_stdlib.zip pyodide-lock.json".split(" ").map((name) => `build/pyodide/${PYODIDE}/${name}`),

@@ -4,19 +4,19 @@
  */
 import { device } from "../lib/device.js";
 import { byId, el, formatBytes, formatMs, sentence, setFacts, settings } from "../lib/ui.js";
+import { executorName, loadWords, Pace } from "../lib/words.js";
 import { errorNotice } from "./result.js";
-import { executorName, loadWords, Pace } from "./words.js";
 
 const SERVED = new URL("../../models/whisper-tiny.en/", import.meta.url).href;
 /** Python with NumPy and the engine's code, measured; a manifest that knows the whole sum is believed instead. */
 const RUNTIME_BYTES = 110e6;
 
-/** @returns {import("./engine.js").Model} */
+/** @returns {import("../lib/link.js").Model} */
 export function servedModel() {
   return { model: SERVED, name: "Whisper tiny.en" };
 }
 
-/** The executor and threads that the person chose here before. @returns {import("./engine.js").Choice} */
+/** The executor and threads that the person chose here before. @returns {import("../lib/link.js").Choice} */
 export function savedChoice() {
   const threads = Number(settings.get("threads"));
   const executor = settings.get("executor");
@@ -40,7 +40,7 @@ export class ModelCard {
   /** @type {(button: HTMLButtonElement) => void} */
   onDiagnostics = () => {};
 
-  /** @param {import("./engine.js").Link} link */
+  /** @param {import("../lib/link.js").Link} link */
   constructor(link) {
     this.link = link;
     const cores = device().cores;
@@ -109,7 +109,7 @@ export class ModelCard {
     this.#replace({ model: null, files: useful, name: folder });
   }
 
-  /** @param {import("./engine.js").Model} model */
+  /** @param {import("../lib/link.js").Model} model */
   #replace(model) {
     this.onReplace();
     this.link.model = model;

@@ -5,15 +5,15 @@
 import { AudioError, blobPeaks, peaks, readSound } from "../lib/audio.js";
 import { diagnostics, graphics } from "../lib/device.js";
 import { formats } from "../lib/formats.js";
+import { isCancelled, Link } from "../lib/link.js";
 import { keepOffline } from "../lib/offline.js";
 import { byId, copyText, formatClock, formatFactor, formatMs, saveFile, settings } from "../lib/ui.js";
-import { isCancelled, Link } from "./engine.js";
+import { loadWords, Pace } from "../lib/words.js";
 import { Input } from "./input.js";
 import { ModelCard, savedChoice, servedModel, showPart } from "./model.js";
 import { applyLanguages, options } from "./options.js";
 import { Player } from "./player.js";
 import { errorNotice, Transcript } from "./result.js";
-import { loadWords, Pace } from "./words.js";
 
 /** @typedef {import("./input.js").Source} Source */
 
@@ -110,7 +110,7 @@ async function run(job) {
     job.began = performance.now();
     showJob();
     announce("Transcribing");
-    const result = await link.transcribe({ audio: job.read.sound, options: options() }, {
+    const result = await link.run("transcribe", { audio: job.read.sound, options: options() }, {
       signal: job.stop.signal,
       onEvent: (event) => { if (live()) hear(job, event); },
     });

@@ -3,7 +3,7 @@
  * ever set as text.
  */
 import { byId, el, formatClock } from "../lib/ui.js";
-import { errorWords } from "./words.js";
+import { errorNotice as notice } from "../lib/words.js";
 
 /** @typedef {import("../../workers/protocol.js").Segment} Segment */
 
@@ -126,14 +126,9 @@ export class Transcript {
 }
 
 /**
- * An error as a person should meet it: what happened, what to do, and the way to report it.
  * @param {unknown} error
  * @param {(button: HTMLButtonElement) => void} onDiagnostics
  */
 export function errorNotice(error, onDiagnostics) {
-  const { title, message, advice } = errorWords(error);
-  const button = el("button", { class: "button compact", type: "button", text: "Copy diagnostics" });
-  button.addEventListener("click", () => onDiagnostics(button));
-  return el("div", { class: "notice bad", role: "alert" },
-    el("h3", { text: title }), el("p", { text: message }), ...(advice ? [el("p", { text: advice })] : []), button);
+  return notice(error, onDiagnostics, "This cannot be transcribed");
 }

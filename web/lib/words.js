@@ -1,7 +1,7 @@
 /**
  * What the engine does and what went wrong, in words for a person.
  */
-import { formatBytes, formatLeft } from "../lib/ui.js";
+import { el, formatBytes, formatLeft } from "./ui.js";
 
 const STAGES = /** @type {Record<string, string>} */ ({
   runtime: "Starting Python", download: "Downloading the model", weights: "Reading the weights", prepare: "Preparing the model",
@@ -40,7 +40,7 @@ export function loadWords(progress) {
 }
 
 const ADVICE = /** @type {Record<string, [string, string]>} */ ({
-  bad_input: ["This cannot be transcribed", ""],
+  bad_input: ["This cannot be used", ""],
   bad_weights: ["The model's files are not as they should be", "Load it again; if it is your own folder, compare it with the message."],
   out_of_memory: ["Not enough memory", "Close other tabs, or choose a smaller model or a shorter file, then try again."],
   worker_died: ["The engine stopped unexpectedly", "It has been replaced. Try again."],
@@ -50,16 +50,32 @@ const ADVICE = /** @type {Record<string, [string, string]>} */ ({
 });
 
 /**
- * @param {any} error an EngineError, an AudioError or anything thrown
+ * @param {any} error an EngineError, an AudioError, a PictureError or anything thrown
+ * @param {string} [cannot] title for input that the model cannot work on
  * @returns {{title: string, message: string, advice: string}}
  */
-export function errorWords(error) {
+export function errorWords(error, cannot) {
   const message = error?.message ? String(error.message) : String(error);
   if (error?.name === "AudioError") {
     return { title: String(error.code).startsWith("mic") ? "No microphone" : "This file cannot be used", message, advice: "" };
   }
+  if (error?.name === "PictureError") return { title: String(error.title), message, advice: "" };
   const [title, advice] = ADVICE[error?.code] ?? ADVICE.internal;
-  return { title, message, advice };
+  return { title: error?.code === "bad_input" && cannot ? cannot : title, message, advice };
+}
+
+/**
+ * An error as a person should meet it: what happened, what to do, and the way to report it.
+ * @param {unknown} error
+ * @param {(button: HTMLButtonElement) => void} onDiagnostics
+ * @param {string} [cannot]
+ */
+export function errorNotice(error, onDiagnostics, cannot) {
+  const { title, message, advice } = errorWords(error, cannot);
+  const button = el("button", { class: "button compact", type: "button", text: "Copy diagnostics" });
+  button.addEventListener("click", () => onDiagnostics(button));
+  return el("div", { class: "notice bad", role: "alert" },
+    el("h3", { text: title }), el("p", { text: message }), ...(advice ? [el("p", { text: advice })] : []), button);
 }
 
 const EXECUTORS = /** @type {Record<string, string>} */ ({ wasm: "WASM SIMD", numpy: "NumPy", webgpu: "WebGPU" });

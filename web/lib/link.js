@@ -87,14 +87,17 @@ export class Link {
   }
 
   /**
-   * @param {import("../../workers/protocol.js").TranscribeParams} request
-   * @param {{signal: AbortSignal, onEvent: (event: any) => void}} how
+   * A request to the loaded model.
+   * @param {"transcribe" | "set_image" | "predict" | "everything" | "embedding"} method
+   * @param {any} params as in workers/protocol.js
+   * @param {{signal?: AbortSignal, onEvent?: (event: any) => void}} [how]
+   * @returns {Promise<any>}
    */
-  async transcribe(request, how) {
+  async run(method, params, how = {}) {
     this.#busy++;
     this.#set("busy", {});
     try {
-      return await this.#engine.transcribe(request, how);
+      return await this.#engine.request(method, params, how);
     } finally {
       this.#busy--;
       if (this.#busy === 0 && this.state === "busy") this.#set("ready", {});

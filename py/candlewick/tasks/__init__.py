@@ -1,0 +1,44 @@
+"""What the engine worker can be asked for, one file a task: requests of the page in, answers of a model family out.
+
+A task is loaded with its model and has one method for each request of workers/protocol.js that it serves. A method gets the
+parameters as plain values, `data` (JavaScript objects: sound, pictures, masks) and the Desk it reports to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+
+TURN_SECONDS = 0.02
+"""Longest work between two looks at the messages: a cancel that is no shared word comes as one."""
+
+
+class Cancelled(Exception):
+    """The person stopped this request; `result` is what was done until then, or None."""
+
+    def __init__(self, result: dict[str, Any] | None = None) -> None:
+        super().__init__("stopped")
+        self.result = result
+
+
+class BadInput(ValueError):
+    """What the page sent cannot be used. data: what the page may act on."""
+
+    def __init__(self, message: str, data: dict[str, Any] | None = None) -> None:
+        super().__init__(message)
+        self.data = data
+
+
+class Desk(Protocol):
+    """Where a task reports while it works."""
+
+    def notify(self, event: Mapping[str, Any]) -> None:
+        """Send a notification of the running request."""
+
+    def attach(self, name: str, array: np.ndarray) -> None:
+        """Send float32 numbers along with the next notification or the answer, as a flat Float32Array under `name`."""
+
+    def cancelled(self) -> bool:
+        """Whether the person asked to stop."""
