@@ -14,7 +14,7 @@ const PREFIX = "candlewick-site-";
 /** Every file of the pages and the engine (tests/browser/test_page_offline.py compares it with what lies there). */
 export const FILES = [
   "web/", "web/home.js", "web/style.css", "web/favicon.svg", "web/manifest.webmanifest", "web/samples/candle.wav",
-  ..."audio device formats link offline recorder recorder.worklet sniff ui words".split(" ").map((name) => `web/lib/${name}.js`),
+  ..."audio card device formats geometry link mask offline outline recorder recorder.worklet sniff ui words".split(" ").map((name) => `web/lib/${name}.js`),
   "web/whisper/", ..."input model options page player result".split(" ").map((name) => `web/whisper/${name}.js`),
   ..."boot checkpoint client engine.worker features files protocol sha256 storage thread.worker unzip wasm words".split(" ").map((name) => `workers/${name}.js`),
   ..."single.relaxed single.simd128 threads.relaxed threads.simd128".split(" ").map((name) => `workers/kernels.${name}.wasm`),

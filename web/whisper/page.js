@@ -3,6 +3,7 @@
  * answers are dropped from then on.
  */
 import { AudioError, blobPeaks, peaks, readSound } from "../lib/audio.js";
+import { ModelCard, savedChoice, showPart } from "../lib/card.js";
 import { diagnostics, graphics } from "../lib/device.js";
 import { formats } from "../lib/formats.js";
 import { isCancelled, Link } from "../lib/link.js";
@@ -10,7 +11,7 @@ import { keepOffline } from "../lib/offline.js";
 import { byId, copyText, formatClock, formatFactor, formatMs, saveFile, settings } from "../lib/ui.js";
 import { loadWords, Pace } from "../lib/words.js";
 import { Input } from "./input.js";
-import { ModelCard, savedChoice, servedModel, showPart } from "./model.js";
+import { runTimes, whisper } from "./model.js";
 import { applyLanguages, options } from "./options.js";
 import { Player } from "./player.js";
 import { errorNotice, Transcript } from "./result.js";
@@ -18,7 +19,7 @@ import { errorNotice, Transcript } from "./result.js";
 /** @typedef {import("./input.js").Source} Source */
 
 /** The engine starts first of all: the rest of the page is set up while it comes in. */
-const link = new Link(servedModel(), savedChoice());
+const link = new Link(whisper.served, savedChoice());
 const LOADED = "loaded.whisper-tiny.en";
 const isLocal = /^(localhost|127\.|\[::1\])/.test(location.hostname);
 if (isLocal || settings.get(LOADED)) void link.ready().catch(() => {});
@@ -56,7 +57,7 @@ let lastError = null;
 const input = new Input();
 const player = new Player();
 const transcript = new Transcript();
-const card = new ModelCard(link);
+const card = new ModelCard(link, whisper);
 
 const inputOutcome = byId("input-outcome", HTMLDivElement);
 const view = {
@@ -121,7 +122,7 @@ async function run(job) {
     if (result.segments.length === 0) {
       transcript.note("No speech found", "The model heard no words in this sound. If there are some, they may be very quiet.");
     }
-    card.showRun(result.timings, result.duration);
+    card.showRun(runTimes(link.info, result.timings, result.duration));
     const words = result.segments.length === 0 ? "No speech found" : `Done in ${formatMs(performance.now() - job.began)}`;
     announce(words);
   } catch (error) {
@@ -286,7 +287,7 @@ link.onChange = () => {
     shown = link.info;
     if (link.model.model) settings.set(LOADED, "yes");
     applyLanguages(link.info);
-    card.showRun(null, 0);
+    card.showRun(runTimes(link.info, null, 0));
     void keepOffline(byId("offline-note", HTMLParagraphElement));
   }
 };
