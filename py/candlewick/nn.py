@@ -142,6 +142,36 @@ class Conv1d(Module):
         return ops.conv1d(x, self.weight, self.bias, stride=self.stride, padding=self.padding)
 
 
+class Conv2d(Module):
+    """2-D convolution over (batch, height, width, channels); the weight as in PyTorch: (c_out, c_in / groups, kh, kw)."""
+
+    def __init__(
+        self, c_in: int, c_out: int, kernel: int, stride: int = 1, padding: int = 0, groups: int = 1, bias: bool = True
+    ) -> None:
+        self.weight = Parameter((c_out, c_in // groups, kernel, kernel))
+        self.bias = Parameter((c_out,)) if bias else None
+        self.stride, self.padding, self.groups = stride, padding, groups
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """x (batch, height, width, c_in) -> (batch, h_out, w_out, c_out)"""
+        return ops.conv2d(
+            x, self.weight, self.bias, stride=self.stride, padding=self.padding, groups=self.groups
+        )
+
+
+class ConvTranspose2d(Module):
+    """Each position becomes a square of kernel x kernel; the weight as in PyTorch: (c_in, c_out, kernel, kernel)."""
+
+    def __init__(self, c_in: int, c_out: int, kernel: int, bias: bool = True) -> None:
+        self.weight = Parameter((c_in, c_out, kernel, kernel))
+        self.bias = Parameter((c_out,)) if bias else None
+        self.stride = kernel
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """x (batch, height, width, c_in) -> (batch, kernel height, kernel width, c_out)"""
+        return ops.conv_transpose2d(x, self.weight, self.bias, stride=self.stride)
+
+
 class LayerNorm(Module):
     """Ba, Kiros, Hinton 2016, over the last axis."""
 

@@ -101,28 +101,33 @@ def _op(rule: Callable[..., Shape] | None = None, *, variadic: bool = False, wri
 # ---- matrix products ------------------------------------------------------------------------------------------------
 
 
-def _epilogue(name: str, shape: tuple[int, ...], n: int, bias: Any, residual: Any, activation: str) -> None:
+def _epilogue(
+    name: str, shape: tuple[int, ...], n: int, bias: Any, residual: Any, activation: str, final: str = "none"
+) -> None:
     if bias is not None and bias.shape != (n,):
         raise ValueError(f"{name}: bias is {_s(bias)}, the output has {n} columns")
     if residual is not None and _size(residual.shape) != _size(shape):
         raise ValueError(f"{name}: residual is {_s(residual)}, the output is {list(shape)}")
-    if activation not in ACTIVATIONS:
-        raise ValueError(f"{name}: activation {activation!r}; there are {', '.join(ACTIVATIONS)}")
+    for word in (activation, final):
+        if word not in ACTIVATIONS:
+            raise ValueError(f"{name}: activation {word!r}; there are {', '.join(ACTIVATIONS)}")
 
 
 @_op
-def linear(x, w, bias=None, residual=None, *, activation: str = "none"):
-    """x (..., k), w (n, k) -> activation(x w^T + bias) + residual, (..., n). The epilogue is filled in by the fuse pass."""
+def linear(x, w, bias=None, residual=None, *, activation: str = "none", final: str = "none"):
+    """x (..., k), w (n, k) -> final(activation(x w^T + bias) + residual), (..., n). The fuse pass fills the epilogue in."""
     if not (len(w.shape) == 2 and x.shape[-1:] == w.shape[1:]):
         raise ValueError(f"linear: x is {_s(x)}, w is {_s(w)}; the last axis of both must be equal")
     shape = (*x.shape[:-1], w.shape[0])
-    _epilogue("linear", shape, w.shape[0], bias, residual, activation)
+    _epilogue("linear", shape, w.shape[0], bias, residual, activation, final)
     return shape, "f32"
 
 
 @_op
-def conv1d(x, w, bias=None, residual=None, *, stride: int = 1, padding: int = 0, activation: str = "none"):
-    """x (batch, n_ctx, c_in), w (c_out, c_in, kernel) -> activation(conv + bias) + residual, (batch, n_out, c_out)."""
+def conv1d(
+    x, w, bias=None, residual=None, *, stride: int = 1, padding: int = 0, activation: str = "none", final: str = "none"
+):
+    """x (batch, n_ctx, c_in), w (c_out, c_in, kernel) -> (batch, n_out, c_out): final(activation(conv + bias) + residual)."""
     if not (len(x.shape) == 3 and len(w.shape) == 3 and x.shape[2] == w.shape[1]):
         raise ValueError(f"conv1d: x is {_s(x)} (batch, n_ctx, c_in), w is {_s(w)} (c_out, c_in, kernel); c_in differs")
     batch, n_ctx, _ = x.shape
@@ -131,22 +136,102 @@ def conv1d(x, w, bias=None, residual=None, *, stride: int = 1, padding: int = 0,
     if n_out <= 0:
         raise ValueError(f"conv1d: {n_ctx} positions with padding {padding} are fewer than the kernel of {kernel}")
     shape = (batch, n_out, c_out)
-    _epilogue("conv1d", shape, c_out, bias, residual, activation)
+    _epilogue("conv1d", shape, c_out, bias, residual, activation, final)
     return shape, "f32"
 
 
 @_op
-def attention(q, k, v, start=None, *, causal: bool = False, scale: float = 0.0):
-    """softmax(scale q k^T) v, q (b, h, n, d), k and v (b, h_kv, m, d) -> (b, h, n, d); h a multiple of h_kv (GQA).
+def conv2d(
+    x, w, bias=None, residual=None, *,
+    stride: int = 1, padding: int = 0, groups: int = 1, activation: str = "none", final: str = "none",
+):
+    """x (batch, height, width, c_in), w (c_out, c_in / groups, kh, kw) -> (batch, h_out, w_out, c_out), channels last.
 
-    causal: query i sees keys <= start + i. scale 0 means d ** -0.5. Dao et al. 2022 for how it is computed.
+    final(activation(conv + bias) + residual). groups is 1, or c_in = c_out (depthwise: each channel by itself).
+    """
+    if not (len(x.shape) == 4 and len(w.shape) == 4 and x.shape[3] == w.shape[1] * groups):
+        raise ValueError(
+            f"conv2d: x is {_s(x)} (batch, height, width, c_in), w is {_s(w)} (c_out, c_in / groups, kh, kw), groups "
+            f"{groups}; c_in differs"
+        )
+    batch, height, width, c_in = x.shape
+    c_out, _, kh, kw = w.shape
+    if groups != 1 and not (groups == c_in == c_out):
+        raise ValueError(f"conv2d: {groups} groups of {c_in} channels into {c_out}; groups is 1, or c_in and c_out (depthwise)")
+    h_out, w_out = ((n + 2 * padding - k) // stride + 1 for n, k in ((height, kh), (width, kw)))
+    if h_out <= 0 or w_out <= 0:
+        raise ValueError(f"conv2d: {height} x {width} with padding {padding} is smaller than the kernel of {kh} x {kw}")
+    shape = (batch, h_out, w_out, c_out)
+    _epilogue("conv2d", shape, c_out, bias, residual, activation, final)
+    return shape, "f32"
+
+
+@_op
+def conv_transpose2d(x, w, bias=None, *, stride: int, activation: str = "none"):
+    """x (batch, height, width, c_in), w (c_in, c_out, stride, stride) -> (batch, stride height, stride width, c_out).
+
+    Every position becomes a square of stride x stride positions; activation(... + bias).
+    """
+    if not (len(x.shape) == 4 and len(w.shape) == 4 and x.shape[3] == w.shape[0] and w.shape[2:] == (stride, stride)):
+        raise ValueError(
+            f"conv_transpose2d: x is {_s(x)} (batch, height, width, c_in), w is {_s(w)} (c_in, c_out, kh, kw); wanted equal "
+            f"c_in and a kernel of the stride, {stride} x {stride}"
+        )
+    batch, height, width, _ = x.shape
+    shape = (batch, height * stride, width * stride, w.shape[1])
+    _epilogue("conv_transpose2d", shape, w.shape[1], bias, None, activation)
+    return shape, "f32"
+
+
+@_op
+def matmul(a, b, *, transpose_b: bool = False):
+    """a (..., m, k), b (..., k, n), or (..., n, k) with transpose_b -> (..., m, n). For activations; `linear` takes weights.
+
+    The axes before the last two are equal, or b has none.
+    """
+    k, n = b.shape[-2:][::-1] if transpose_b else b.shape[-2:]
+    if not (len(a.shape) >= 2 and len(b.shape) >= 2 and a.shape[-1] == k and b.shape[:-2] in ((), a.shape[:-2])):
+        raise ValueError(f"matmul: a is {_s(a)}, b is {_s(b)}{' transposed' if transpose_b else ''}; the sizes do not fit")
+    return (*a.shape[:-1], n), "f32"
+
+
+@_op
+def attention(q, k, v, start=None, bias=None, *, causal: bool = False, scale: float = 0.0):
+    """softmax(scale q k^T + bias) v, q (b, h, n, d), k and v (b, h_kv, m, d) -> (b, h, n, d); h a multiple of h_kv (GQA).
+
+    causal: query i sees keys <= start + i. bias (h, n, m) or (b, h, n, m). scale 0 means d ** -0.5. Dao et al. 2022 for
+    how it is computed.
     """
     if not (len(q.shape) == 4 and len(k.shape) == 4 and k.shape == v.shape):
         raise ValueError(f"attention: q is {_s(q)}, k is {_s(k)}, v is {_s(v)}; wanted four axes each and k like v")
     (b, h, n, d), (bk, hk, _, dk) = q.shape, k.shape
     if not (b == bk and d == dk and h % hk == 0):
         raise ValueError(f"attention: q is {_s(q)}, k is {_s(k)}; batch and d must be equal, heads a multiple")
+    if bias is not None and bias.shape not in ((h, n, k.shape[2]), (b, h, n, k.shape[2])):
+        raise ValueError(f"attention: bias is {_s(bias)}, wanted ({h}, {n}, {k.shape[2]}), or one for each of {b} batches")
     return (b, h, n, d), "f32"
+
+
+@_op
+def window_attention(qkv, bias=None, outside=None, *, n_head: int, window: int, scale: float = 0.0):
+    """Attention within squares of window x window positions: qkv (batch, height, width, 3 c) -> (batch, height, width, c).
+
+    The last axis of qkv holds query, key and value (c / n_head each) of head 0, then of head 1, ... bias (n_head, n, n), n =
+    window ** 2. The squares begin at the upper left; positions beyond the picture are keys like any other and have the
+    query, key and value `outside` (3 c). scale 0 means (c / n_head) ** -0.5. Wu et al. 2022, TinyViT.
+    """
+    if not (len(qkv.shape) == 4 and qkv.shape[3] % (3 * n_head) == 0):
+        raise ValueError(f"window_attention: qkv is {_s(qkv)}; wanted (batch, height, width, 3 c), c a multiple of {n_head}")
+    batch, height, width, wide = qkv.shape
+    n = window * window
+    if bias is not None and bias.shape != (n_head, n, n):
+        raise ValueError(f"window_attention: bias is {_s(bias)}, wanted ({n_head}, {n}, {n})")
+    if (height % window or width % window) and (outside is None or _size(outside.shape) != wide):
+        raise ValueError(
+            f"window_attention: {height} x {width} is not made of whole windows of {window}, and outside is {_s(outside)}; "
+            f"wanted {wide} values for the positions beyond"
+        )
+    return (batch, height, width, wide // 3), "f32"
 
 
 # ---- normalisation and softmax --------------------------------------------------------------------------------------
@@ -258,6 +343,15 @@ def concat(xs, *, axis: int):
 
 
 @_op
+def pad(x, *, axis: int, before: int, after: int):
+    """Zeros before and behind along one axis."""
+    axis = _axis("pad", x, axis) % len(x.shape)
+    if before < 0 or after < 0:
+        raise ValueError(f"pad: {before} before and {after} behind; wanted numbers from 0")
+    return (*x.shape[:axis], before + x.shape[axis] + after, *x.shape[axis + 1 :]), "f32"
+
+
+@_op
 def cast(x, *, dtype: str):
     """f32 <-> i32; towards i32 the fraction is cut off."""
     if not ({x.dtype, dtype} <= {"f32", "i32"}):
@@ -297,6 +391,8 @@ log10 = _unary("log10", "Decimal logarithm.")
 sqrt = _unary("sqrt", "Square root.")
 square = _unary("square", "x * x.")
 neg = _unary("neg", "-x.")
+sin = _unary("sin", "Sine; exact to 2e-7 for |x| below 1e4.")
+cos = _unary("cos", "Cosine, like sin.")
 tanh = _unary("tanh", "Hyperbolic tangent, finite for every finite x.")
 sigmoid = _unary("sigmoid", "1 / (1 + e ** -x), finite for every finite x.")
 add = _binary("add", "a + b.")

@@ -270,6 +270,8 @@ UNARY = {
     "square": (BIG, np.square),
     "neg": (BIG, np.negative),
     "tanh": (BIG, np.tanh),
+    "sin": (BIG, np.sin),
+    "cos": (BIG, np.cos),
     "sigmoid": (BIG, lambda x: 1 / (1 + np.exp(np.minimum(-x, 700)))),
 }
 

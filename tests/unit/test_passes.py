@@ -57,9 +57,35 @@ def test_activation_and_residual_become_an_epilogue():
     assert program.instructions[0].attrs["activation"] == "gelu"
 
 
-def test_activation_of_a_sum_is_not_an_epilogue():
+def test_activation_of_a_sum_is_the_final_one():
     program = optimise(trace(lambda x: ops.gelu(x + ops.linear(x, W("w", 8, 8))), {"x": Spec((2, 8))}))
-    assert names(program) == ["linear", "gelu"]
+    assert names(program) == ["linear"]
+    assert (program.instructions[0].attrs["activation"], program.instructions[0].attrs["final"]) == ("none", "gelu")
+    twice = optimise(trace(lambda x: ops.relu(ops.gelu(x + ops.linear(x, W("w", 8, 8)))), {"x": Spec((2, 8))}))
+    assert names(twice) == ["linear", "relu"]
+
+
+def test_epilogues_of_convolutions():
+    def fn(x):
+        y = ops.gelu(ops.conv2d(x, W("w", 8, 8, 3, 3), W("b", 8), padding=1) + x)
+        return ops.gelu(ops.conv_transpose2d(y, W("t", 8, 4, 2, 2), W("c", 4), stride=2))
+
+    assert names(optimise(trace(fn, {"x": Spec((1, 5, 5, 8))}))) == ["conv2d", "conv_transpose2d"]
+
+
+def test_a_state_that_is_only_read_may_be_a_residual():
+    state = nn.State("s", (2, 8))
+
+    def read(x):
+        return ops.add(ops.linear(x, W("w", 8, 8)), state)
+
+    def written(x):
+        y = ops.linear(x, W("w", 8, 8))
+        ops.update(state, x, 0, axis=0)
+        return ops.add(y, state)
+
+    assert names(optimise(trace(read, {"x": Spec((2, 8))}))) == ["linear"]
+    assert names(optimise(trace(written, {"x": Spec((2, 8))}))) == ["linear", "update", "add"]
 
 
 def test_what_is_read_twice_or_given_out_stays():

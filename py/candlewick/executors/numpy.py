@@ -23,43 +23,88 @@ def kernel(fn):
 # ---- matrix products
 
 
-def _epilogue(y, bias, residual, activation):
+def _epilogue(y, bias, residual, activation, final="none"):
     if bias is not None:
         y += bias
     if activation != "none":
         y = KERNELS[activation](y)
     if residual is not None:
         y += residual.reshape(y.shape)
-    return y
+    return y if final == "none" else KERNELS[final](y)
 
 
 @kernel
-def linear(x, w, bias, residual, activation):
-    return _epilogue(x @ w.T, bias, residual, activation)
+def linear(x, w, bias, residual, activation, final):
+    return _epilogue(x @ w.T, bias, residual, activation, final)
 
 
 @kernel
-def conv1d(x, w, bias, residual, stride, padding, activation):
+def conv1d(x, w, bias, residual, stride, padding, activation, final):
     batch, _, c_in = x.shape
     c_out, _, taps = w.shape
     x = np.pad(x, ((0, 0), (padding, padding), (0, 0)))
     windows = np.lib.stride_tricks.sliding_window_view(x, taps, axis=1)[:, ::stride]  # (batch, n_out, c_in, taps)
     y = windows.reshape(batch, -1, c_in * taps) @ w.reshape(c_out, -1).T
-    return _epilogue(y, bias, residual, activation)
+    return _epilogue(y, bias, residual, activation, final)
 
 
 @kernel
-def attention(q, k, v, start, causal, scale):
+def conv2d(x, w, bias, residual, stride, padding, groups, activation, final):
+    _, height, width, _ = x.shape
+    c_out, _, kh, kw = w.shape
+    h_out, w_out = (height + 2 * padding - kh) // stride + 1, (width + 2 * padding - kw) // stride + 1
+    x = np.pad(x, ((0, 0), (padding, padding), (padding, padding), (0, 0)))
+    y = np.zeros((len(x), h_out, w_out, c_out), np.float32)
+    for i in range(kh):  # one tap after the other: no buffer of kh x kw times the picture
+        for j in range(kw):
+            seen = x[:, i : i + (h_out - 1) * stride + 1 : stride, j : j + (w_out - 1) * stride + 1 : stride]
+            y += seen * w[:, 0, i, j] if groups > 1 else seen @ w[:, :, i, j].T
+    return _epilogue(y, bias, residual, activation, final)
+
+
+@kernel
+def conv_transpose2d(x, w, bias, stride, activation):
+    batch, height, width, c_in = x.shape
+    c_out = w.shape[1]
+    y = x.reshape(-1, c_in) @ w.transpose(0, 2, 3, 1).reshape(c_in, -1)
+    y = y.reshape(batch, height, width, stride, stride, c_out).transpose(0, 1, 3, 2, 4, 5)
+    return _epilogue(y.reshape(batch, height * stride, width * stride, c_out), bias, None, activation)
+
+
+@kernel
+def matmul(a, b, transpose_b):
+    return a @ (np.swapaxes(b, -1, -2) if transpose_b else b)
+
+
+@kernel
+def attention(q, k, v, start, bias, causal, scale):
     (_, h, n, d), (_, hk, m, _) = q.shape, k.shape
     k, v = (np.repeat(a, h // hk, axis=1) if h != hk else a for a in (k, v))
     y = np.empty(q.shape, np.float32)
     for i in range(0, n, 256):  # blocks of queries: no (n, m) buffer for long inputs
         s = q[:, :, i : i + 256] @ k.transpose(0, 1, 3, 2) * np.float32(scale or d**-0.5)
+        if bias is not None:
+            s += bias[..., i : i + 256, :]
         if causal:
             last = np.arange(i, i + s.shape[2]) + (0 if start is None else int(start))
             s = np.where(np.arange(m) <= last[:, None], s, np.float32(-np.inf))
         y[:, :, i : i + 256] = softmax(s, -1) @ v
     return y
+
+
+@kernel
+def window_attention(qkv, bias, outside, n_head, window, scale):
+    batch, height, width, wide = qkv.shape
+    rows, columns, d = -(-height // window), -(-width // window), wide // 3 // n_head
+    x = np.zeros((batch, rows * window, columns * window, wide), np.float32)
+    if outside is not None:
+        x[:] = outside.reshape(-1)
+    x[:, :height, :width] = qkv
+    x = x.reshape(batch, rows, window, columns, window, n_head, 3, d).transpose(6, 0, 1, 3, 5, 2, 4, 7)
+    q, k, v = x.reshape(3, batch * rows * columns, n_head, window * window, d)
+    y = attention(q, k, v, None, bias, False, scale)
+    y = y.reshape(batch, rows, columns, n_head, window, window, d).transpose(0, 1, 4, 2, 5, 3, 6)
+    return y.reshape(batch, rows * window, columns * window, wide // 3)[:, :height, :width]
 
 
 # ---- normalisation and softmax
@@ -118,6 +163,13 @@ def transpose(x, axes):
 @kernel
 def slice_(x, axis, start, stop):
     return x[(slice(None),) * (axis % x.ndim) + (slice(start, stop),)]
+
+
+@kernel
+def pad(x, axis, before, after):
+    around = [(0, 0)] * x.ndim
+    around[axis] = (before, after)
+    return np.pad(x, around)
 
 
 def concat(*xs, axis):
@@ -202,6 +254,8 @@ KERNELS |= {
     "log": np.log,
     "log10": np.log10,
     "sqrt": np.sqrt,
+    "sin": np.sin,
+    "cos": np.cos,
     "tanh": np.tanh,
     "add": np.add,
     "sub": np.subtract,

@@ -1,7 +1,7 @@
 """Move an activation and a residual sum into the epilogue of the matrix product that makes their operand.
 
-`linear` and `conv1d` compute activation(x w^T + bias) + residual; done in the kernel, while the tile is in registers, the
-two cost no pass over memory of their own.
+`linear` and the convolutions compute final(activation(x w^T + bias) + residual); done in the kernel, while the tile is in
+registers or L1, neither costs a pass over memory of its own.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from ..program import Instruction, Program, Value
 
-PRODUCTS = ("linear", "conv1d")
+PRODUCTS = ("linear", "conv1d", "conv2d", "conv_transpose2d")
 ACTIVATIONS = ("gelu", "relu", "silu")
 RESIDUAL, N_OPERANDS = 3, 4  # x, w, bias, residual
 
@@ -20,27 +20,38 @@ def fuse_epilogues(program: Program) -> Program:
     """Only a value that is read once, and is not an output, can disappear into an epilogue."""
     uses = Counter(a.name for i in program.instructions for a in i.args if a is not None and a.kind == "temp")
     uses.update(v.name for v in program.outputs.values())
+    written = {i.out.name for i in program.instructions if i.out.kind == "state"}
     code: list[Instruction] = []
     at: dict[str, int] = {}  # value -> where its instruction stands in `code`
 
+    def changes(v: Value | None) -> bool:
+        """A state that this Program writes is not the same further down."""
+        return v is not None and v.kind == "state" and v.name in written
+
     def product(v: Value | None) -> Instruction | None:
-        """The matrix product that makes v, if it may be absorbed: read once, nothing behind its epilogue yet."""
+        """The matrix product that makes v, if it may be absorbed: read once, nothing at the end of its epilogue yet."""
         if v is None or v.kind != "temp" or uses[v.name] != 1:
             return None
         i = code[at[v.name]]
-        reads_state = i is not None and any(a is not None and a.kind == "state" for a in i.args)
-        return i if i is not None and i.op in PRODUCTS and i.args[RESIDUAL] is None and not reads_state else None
+        if i is None or i.op not in PRODUCTS or any(map(changes, i.args)):
+            return None
+        return i if i.attrs.get("final", "none") == "none" else None
 
     for i in program.instructions:
         fused = None
-        if i.op in ACTIVATIONS and (p := product(i.args[0])) and p.attrs["activation"] == "none":
-            fused = replace(p, out=i.out, attrs={**p.attrs, "activation": i.op})
+        if i.op in ACTIVATIONS and (p := product(i.args[0])):
+            slot = "final" if p.args[RESIDUAL:] and p.args[RESIDUAL] is not None else "activation"
+            if p.attrs[slot] == "none":
+                fused = replace(p, out=i.out, attrs={**p.attrs, slot: i.op})
         elif i.op == "add":
             for mine, other in (i.args, i.args[::-1]):
                 p = product(mine)
                 if (
                     p
-                    and other.kind in ("temp", "input", "weight", "constant")
+                    and len(p.args) > RESIDUAL
+                    and p.args[RESIDUAL] is None
+                    and other.kind in ("temp", "input", "weight", "constant", "state")
+                    and not changes(other)
                     and other.size == i.out.size == mine.size
                     and i.out.shape == mine.shape
                     and other.dtype != "i32"

@@ -44,7 +44,7 @@ def _plain(i: Instruction) -> bool:
         and not w.parts
         and w.shape[0] % MULTIPLE == 0
         and residual is None
-        and i.attrs["activation"] == "none"
+        and i.attrs["activation"] == i.attrs["final"] == "none"
     )
 
 

@@ -17,12 +17,14 @@ THREAD_SCRATCH_BYTES = 1 << 19
 FLOATS = {"eps", "scale", "value"}
 
 KERNELS: dict[str, tuple[str, ...]] = {
-    # y[m, n] = activation(x[m, k] . w[n, k] + bias[n]) + residual[m, n]; w in panels; rows of x may overlap (conv1d).
-    "linear": ("x", "ldx", "w", "bias", "residual", "ldr", "y", "ldy", "m", "n", "k", "w_dtype", "activation"),
+    # y[m, n] = final(activation(x[m, k] . w[n, k] + bias[n]) + residual[m, n]); w in panels; rows of x may overlap (conv1d).
+    "linear": ("x", "ldx", "w", "bias", "residual", "ldr", "y", "ldy", "m", "n", "k", "w_dtype", "activation", "final"),
     # One head after another: y = softmax(scale q.k^T) v. causal: query i sees keys <= *start + i.
-    # n_group query heads share one key head. scratch holds the packed keys and values when n_q is large, else 0.
+    # n_group query heads share one key head. scratch holds the packed keys and values when n_q is large, else 0. bias
+    # (or 0) is added to the scores: head h, query i, key j at h * bias_head + i * bias_row + j.
     "attention": ("q", "q_head", "q_row", "k", "k_head", "k_row", "v", "v_head", "v_row", "y", "y_head", "y_row",
-                  "n_head", "n_group", "n_q", "n_k", "d", "scale", "causal", "start", "scratch"),
+                  "n_head", "n_group", "n_q", "n_k", "d", "scale", "causal", "start", "scratch",
+                  "bias", "bias_head", "bias_row"),
     "layer_norm": ("x", "w", "b", "y", "m", "n", "eps"),
     # ids[m] -> y[m, n]; table is a weight in panels of `PANEL` rows.
     "embedding": ("ids", "table", "y", "m", "n", "n_rows", "w_dtype"),
@@ -39,6 +41,19 @@ KERNELS: dict[str, tuple[str, ...]] = {
     "reduce": ("op", "x", "y", "m", "n"),
     # log = 1: log_softmax. Row by row.
     "softmax": ("x", "y", "m", "n", "log"),
+    # Pictures are (batch, height, width, channels). w in panels, k in the order (kh, kw, c_in), y as for linear.
+    "conv2d": ("x", "batch", "height", "width", "c_in", "w", "bias", "residual", "y", "h_out", "w_out", "c_out", "kh", "kw",
+               "stride", "padding", "w_dtype", "activation", "final"),
+    # Each channel by itself; w in panels of 12 channels, k the taps x taps of its square kernel.
+    "depthwise": ("x", "batch", "height", "width", "channels", "w", "bias", "residual", "y", "h_out", "w_out", "taps",
+                  "stride", "padding", "w_dtype", "activation", "final"),
+    # w flat (c_in, c_out, stride, stride); y is (batch, stride height, stride width, c_out).
+    "conv_transpose2d": ("x", "batch", "height", "width", "c_in", "w", "bias", "y", "c_out", "stride", "activation"),
+    # y[m, n] = a[m, k] . b[k, n], batch times, all activations; element (i, j) of b at i * b_k + j * b_n.
+    "matmul": ("a", "a_batch", "lda", "b", "b_batch", "b_k", "b_n", "y", "y_batch", "ldy", "batch", "m", "n", "k"),
+    # qkv[height, width, n_head, 3, d] -> y[height, width, n_head, d] within squares; bias[n_head, n, n], n = window^2, or 0;
+    # outside[3 n_head d] stands for each position beyond the picture (0 only where there is none).
+    "window_attention": ("qkv", "outside", "bias", "y", "batch", "height", "width", "window", "n_head", "d", "scale"),
     # mode 0: float32 -> int32 (truncate), 1: int32 -> float32
     "cast": ("mode", "x", "y", "count"),
 }
@@ -50,7 +65,7 @@ SOURCE_DTYPES = {**W_DTYPES, "f64": 3}
 PACK_KINDS = {"flat": 0, "panels": 1}
 ACTIVATIONS = {"none": 0, "gelu": 1, "relu": 2, "silu": 3}
 UNARY = {name: index for index, name in enumerate(
-    "gelu relu silu exp log log10 sqrt square neg tanh sigmoid".split())}
+    "gelu relu silu exp log log10 sqrt square neg tanh sigmoid sin cos".split())}
 BINARY = {name: index for index, name in enumerate("add sub mul div maximum minimum".split())}
 REDUCE = {name: index for index, name in enumerate("sum mean max argmax".split())}
 

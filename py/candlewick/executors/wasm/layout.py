@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -15,9 +16,9 @@ from .abi import PANEL, W_DTYPES, panel_bytes
 
 
 def pack_panels(weight: np.ndarray) -> np.ndarray:
-    """(n, k) or (c_out, c_in, taps) -> panels (ceil(n / PANEL), k, PANEL), what `pack` in C does for weights from files."""
-    if weight.ndim == 3:
-        weight = weight.transpose(0, 2, 1).reshape(len(weight), -1)  # (c_out, taps * c_in)
+    """(n, k) or (c_out, c_in, taps...) -> panels (ceil(n / PANEL), k, PANEL), what `pack` in C does for weights from files."""
+    if weight.ndim > 2:
+        weight = weight.reshape(*weight.shape[:2], -1).transpose(0, 2, 1).reshape(len(weight), -1)  # (c_out, taps * c_in)
     n, k = weight.shape
     panels = np.zeros((-(-n // PANEL) * PANEL, k), weight.dtype)
     panels[:n] = weight
@@ -90,7 +91,7 @@ class Layout:
                 if part.kind == "constant":
                     self.plan.constants.append((address, pack_panels(self.constants[part.name].astype(np.float32))))
                 else:
-                    taps = part.shape[2] if len(part.shape) == 3 else 1
+                    taps = prod(part.shape[2:])
                     self._fetch(part, "panels", address, part.shape[0], k, taps, dtype)
                 address += panel_bytes(part.shape[0], k, dtype)
         return self.weights[key], W_DTYPES[dtype]

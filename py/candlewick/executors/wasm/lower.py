@@ -221,6 +221,7 @@ def _epilogue(s: Lowering, i: Instruction, n: int) -> dict[str, int | View]:
         "residual": 0,
         "ldr": 0,
         "activation": abi.ACTIVATIONS[i.attrs["activation"]],
+        "final": abi.ACTIVATIONS[i.attrs["final"]],
     }
     if residual:
         r, _, ldr = s.as_rows(s.contiguous(s.view(residual)).map(lambda a: np.reshape(a, (-1, n), copy=False)))
@@ -276,6 +277,127 @@ def _conv1d(s: Lowering, i: Instruction) -> View:
     return y
 
 
+@lowers("conv2d")
+def _conv2d(s: Lowering, i: Instruction) -> View:
+    x, weight = i.args[0], i.args[1]
+    (batch, height, width, c_in), (_, h_out, w_out, c_out) = x.shape, i.out.shape
+    kh, kw = weight.shape[2:]
+    stride, padding = i.attrs["stride"], i.attrs["padding"]
+    w, w_dtype = s.layout.panels(weight)
+    if (kh, kw, stride, padding, i.attrs["groups"]) == (1, 1, 1, 0, 1):
+        rows, m, ldx = s.as_rows(s.view(x))
+        y = s.buffer(i.out.shape)
+        s.call("linear", x=rows, ldx=ldx, w=w, y=y, ldy=c_out, m=m, n=c_out, k=c_in, w_dtype=w_dtype, **_epilogue(s, i, c_out))
+        return y
+    words = _epilogue(s, i, c_out)
+    if words["residual"] and words.pop("ldr") != c_out:
+        words["residual"] = s.contiguous(words["residual"])
+    words.pop("ldr", None)
+    picture = {"batch": batch, "height": height, "width": width, "h_out": h_out, "w_out": w_out, "stride": stride,
+               "padding": padding, "w_dtype": w_dtype}
+    x, y = s.contiguous(s.view(x)), s.buffer(i.out.shape)
+    if i.attrs["groups"] > 1:
+        if kh != kw:
+            raise ValueError(f"conv2d: a depthwise kernel of {kh} x {kw}; the wasm executor has square ones")
+        s.call("depthwise", x=x, y=y, w=w, channels=c_out, taps=kh, **picture, **words)
+    else:
+        s.call("conv2d", x=x, y=y, w=w, c_in=c_in, c_out=c_out, kh=kh, kw=kw, **picture, **words)
+    return y
+
+
+@lowers("conv_transpose2d")
+def _conv_transpose2d(s: Lowering, i: Instruction) -> View:
+    x, y = s.contiguous(s.view(i.args[0])), s.buffer(i.out.shape)
+    (batch, height, width, c_in), c_out = i.args[0].shape, i.out.shape[3]
+    s.call(
+        "conv_transpose2d",
+        x=x,
+        batch=batch,
+        height=height,
+        width=width,
+        c_in=c_in,
+        w=s.contiguous(s.view(i.args[1])),
+        bias=s.view(i.args[2]) if i.args[2] else 0,
+        y=y,
+        c_out=c_out,
+        stride=i.attrs["stride"],
+        activation=abi.ACTIVATIONS[i.attrs["activation"]],
+    )
+    return y
+
+
+@lowers("matmul")
+def _matmul(s: Lowering, i: Instruction) -> View:
+    """Few rows of a against many of b^T are computed the other way round: columns of a panel are rows of the smaller one."""
+    a, b = s.view(i.args[0]), s.view(i.args[1])
+    if not i.attrs["transpose_b"]:
+        b = b.map(lambda x: np.swapaxes(x, -1, -2))  # (..., n, k) from here on
+    batch = prod(i.out.shape[:-2])
+    (m, n), k = i.out.shape[-2:], a.shape[-1]
+    a = _flat_batches(s, a, batch)
+    b = _flat_batches(s, b, batch if len(i.args[1].shape) > 2 else 1)
+    swapped = m < abi.PANEL < n and b.shape[0] == batch and b.strides[2] == 1
+    if swapped:
+        a, b, m, n = b, a, n, m
+    if a.strides[2] != 1 and k > 1:
+        a = s.contiguous(a)
+    y = s.buffer((batch, m, n))
+    s.call(
+        "matmul",
+        a=a,
+        a_batch=a.strides[0],
+        lda=a.strides[1],
+        b=b,
+        b_batch=b.strides[0] if b.shape[0] == batch else 0,
+        b_k=b.strides[2],
+        b_n=b.strides[1],
+        y=y,
+        y_batch=m * n,
+        ldy=n,
+        batch=batch,
+        m=m,
+        n=n,
+        k=k,
+    )
+    if not swapped:
+        return y.map(lambda x: np.reshape(x, i.out.shape, copy=False))
+    return y.map(lambda x: np.swapaxes(np.reshape(x, (*i.out.shape[:-2], m, n), copy=False), -1, -2))
+
+
+def _flat_batches(s: Lowering, x: View, batch: int) -> View:
+    """(batch, rows, columns) with any strides."""
+    shape = (batch, *x.shape[-2:])
+    try:
+        return x.map(lambda a: np.reshape(a, shape, copy=False))
+    except ValueError:
+        return s.contiguous(x).map(lambda a: np.reshape(a, shape, copy=False))
+
+
+@lowers("window_attention")
+def _window_attention(s: Lowering, i: Instruction) -> View:
+    (batch, height, width, wide), n_head, window = i.args[0].shape, i.attrs["n_head"], i.attrs["window"]
+    d = wide // 3 // n_head
+    words = window**2 * (2 * d + 76) + 60 * (2 * d + 32)  # about what window_attention.c wants
+    if words * _WORD > abi.THREAD_SCRATCH_BYTES:
+        raise ValueError(f"window_attention: windows of {window} x {window} with heads of {d} do not fit a thread's scratch")
+    y = s.buffer(i.out.shape)
+    s.call(
+        "window_attention",
+        qkv=s.contiguous(s.view(i.args[0])),
+        outside=s.contiguous(s.view(i.args[2])) if i.args[2] else 0,
+        bias=s.contiguous(s.view(i.args[1])) if i.args[1] else 0,
+        y=y,
+        batch=batch,
+        height=height,
+        width=width,
+        window=window,
+        n_head=n_head,
+        d=d,
+        scale=i.attrs["scale"] or d**-0.5,
+    )
+    return y
+
+
 @lowers("attention")
 def _attention(s: Lowering, i: Instruction) -> View:
     q, k, v = (x if x.strides[-1] == 1 else s.contiguous(x) for x in map(s.view, i.args[:3]))
@@ -283,8 +405,13 @@ def _attention(s: Lowering, i: Instruction) -> View:
     y = s.buffer((batch, n, h, d)).map(lambda a: a.transpose(0, 2, 1, 3))  # heads merge without a copy
     scratch_bytes = abi.attention_scratch_bytes(hk, n, m, d)
     scratch = s.buffer((scratch_bytes // _WORD,)) if scratch_bytes else 0
+    bias = s.view(i.args[4]).map(lambda a: np.broadcast_to(a, (batch, h, n, m))) if i.args[4] else None
+    if bias and bias.strides[3] != 1:
+        bias = s.contiguous(bias)
     for b in range(batch):
-        words: dict[str, int | View] = {}
+        words: dict[str, int | View] = {"bias": 0, "bias_head": 0, "bias_row": 0}
+        if bias:
+            words = {"bias": bias.map(lambda a: a[b]), "bias_head": bias.strides[1], "bias_row": bias.strides[2]}
         for name, x in (("q", q), ("k", k), ("v", v), ("y", y)):
             words |= {name: x.map(lambda a: a[b]), f"{name}_head": x.strides[1], f"{name}_row": x.strides[2]}
         s.call(
@@ -400,6 +527,15 @@ def _concat(s: Lowering, i: Instruction) -> View:
         stop = start + v.shape[axis]
         s.copy(s.view(v), y.map(lambda a: a[(slice(None),) * axis + (slice(start, stop),)]))
         start = stop
+    return y
+
+
+@lowers("pad")
+def _pad(s: Lowering, i: Instruction) -> View:
+    x, y, axis = s.view(i.args[0]), s.buffer(i.out.shape), i.attrs["axis"] % len(i.out.shape)
+    s.call("fill", dst=y, count=prod(i.out.shape), value=0.0)
+    first = i.attrs["before"]
+    s.copy(x, y.map(lambda a: a[(slice(None),) * axis + (slice(first, first + x.shape[axis]),)]))
     return y
 
 

@@ -4,13 +4,13 @@
 
 #define PANEL 12
 #define ATTENTION_PACK_MIN 16
-#define KERNELS(X) X(linear) X(attention) X(layer_norm) X(embedding) X(copy) X(fill) X(unary) X(binary) X(reduce) X(softmax) X(cast)
+#define KERNELS(X) X(linear) X(attention) X(layer_norm) X(embedding) X(copy) X(fill) X(unary) X(binary) X(reduce) X(softmax) X(conv2d) X(depthwise) X(conv_transpose2d) X(matmul) X(window_attention) X(cast)
 
-enum { KERNEL_linear = 0, KERNEL_attention = 1, KERNEL_layer_norm = 2, KERNEL_embedding = 3, KERNEL_copy = 4, KERNEL_fill = 5, KERNEL_unary = 6, KERNEL_binary = 7, KERNEL_reduce = 8, KERNEL_softmax = 9, KERNEL_cast = 10 };
+enum { KERNEL_linear = 0, KERNEL_attention = 1, KERNEL_layer_norm = 2, KERNEL_embedding = 3, KERNEL_copy = 4, KERNEL_fill = 5, KERNEL_unary = 6, KERNEL_binary = 7, KERNEL_reduce = 8, KERNEL_softmax = 9, KERNEL_conv2d = 10, KERNEL_depthwise = 11, KERNEL_conv_transpose2d = 12, KERNEL_matmul = 13, KERNEL_window_attention = 14, KERNEL_cast = 15 };
 enum { DTYPE_f32 = 0, DTYPE_f16 = 1, DTYPE_bf16 = 2, DTYPE_f64 = 3 };
 enum { PACK_flat = 0, PACK_panels = 1 };
 enum { ACTIVATION_none = 0, ACTIVATION_gelu = 1, ACTIVATION_relu = 2, ACTIVATION_silu = 3 };
-enum { UNARY_gelu = 0, UNARY_relu = 1, UNARY_silu = 2, UNARY_exp = 3, UNARY_log = 4, UNARY_log10 = 5, UNARY_sqrt = 6, UNARY_square = 7, UNARY_neg = 8, UNARY_tanh = 9, UNARY_sigmoid = 10 };
+enum { UNARY_gelu = 0, UNARY_relu = 1, UNARY_silu = 2, UNARY_exp = 3, UNARY_log = 4, UNARY_log10 = 5, UNARY_sqrt = 6, UNARY_square = 7, UNARY_neg = 8, UNARY_tanh = 9, UNARY_sigmoid = 10, UNARY_sin = 11, UNARY_cos = 12 };
 enum { BINARY_add = 0, BINARY_sub = 1, BINARY_mul = 2, BINARY_div = 3, BINARY_maximum = 4, BINARY_minimum = 5 };
 enum { REDUCE_sum = 0, REDUCE_mean = 1, REDUCE_max = 2, REDUCE_argmax = 3 };
 
@@ -28,6 +28,7 @@ typedef struct {
     int32_t k;
     int32_t w_dtype;
     int32_t activation;
+    int32_t final;
 } linear_args;
 
 typedef struct {
@@ -52,6 +53,9 @@ typedef struct {
     int32_t causal;
     int32_t start;
     int32_t scratch;
+    int32_t bias;
+    int32_t bias_head;
+    int32_t bias_row;
 } attention_args;
 
 typedef struct {
@@ -136,6 +140,93 @@ typedef struct {
     int32_t n;
     int32_t log;
 } softmax_args;
+
+typedef struct {
+    int32_t x;
+    int32_t batch;
+    int32_t height;
+    int32_t width;
+    int32_t c_in;
+    int32_t w;
+    int32_t bias;
+    int32_t residual;
+    int32_t y;
+    int32_t h_out;
+    int32_t w_out;
+    int32_t c_out;
+    int32_t kh;
+    int32_t kw;
+    int32_t stride;
+    int32_t padding;
+    int32_t w_dtype;
+    int32_t activation;
+    int32_t final;
+} conv2d_args;
+
+typedef struct {
+    int32_t x;
+    int32_t batch;
+    int32_t height;
+    int32_t width;
+    int32_t channels;
+    int32_t w;
+    int32_t bias;
+    int32_t residual;
+    int32_t y;
+    int32_t h_out;
+    int32_t w_out;
+    int32_t taps;
+    int32_t stride;
+    int32_t padding;
+    int32_t w_dtype;
+    int32_t activation;
+    int32_t final;
+} depthwise_args;
+
+typedef struct {
+    int32_t x;
+    int32_t batch;
+    int32_t height;
+    int32_t width;
+    int32_t c_in;
+    int32_t w;
+    int32_t bias;
+    int32_t y;
+    int32_t c_out;
+    int32_t stride;
+    int32_t activation;
+} conv_transpose2d_args;
+
+typedef struct {
+    int32_t a;
+    int32_t a_batch;
+    int32_t lda;
+    int32_t b;
+    int32_t b_batch;
+    int32_t b_k;
+    int32_t b_n;
+    int32_t y;
+    int32_t y_batch;
+    int32_t ldy;
+    int32_t batch;
+    int32_t m;
+    int32_t n;
+    int32_t k;
+} matmul_args;
+
+typedef struct {
+    int32_t qkv;
+    int32_t outside;
+    int32_t bias;
+    int32_t y;
+    int32_t batch;
+    int32_t height;
+    int32_t width;
+    int32_t window;
+    int32_t n_head;
+    int32_t d;
+    float scale;
+} window_attention_args;
 
 typedef struct {
     int32_t mode;

@@ -1,4 +1,4 @@
-/* y = softmax(scale q . k^T) v, one head after another, streaming over keys: no (queries, keys) matrix is ever stored.
+/* y = softmax(scale q . k^T + bias) v, one head after another, streaming over keys: no (queries, keys) matrix is ever stored.
  *
  * Softmax is kept in base 2 (scale carries log2 e) and online: with each block of keys the running maximum, the sum and the
  * weighted values are brought to the new maximum. attention_many.c is for prompts and encoders, attention_few.c for decoding.
@@ -42,6 +42,12 @@ float soften(float *scores, int32_t keys, int32_t padded, float *maximum, float 
     for (int32_t i = keys; i < padded; i++) scores[i] = 0.0f; /* not the 2^-60 of masked keys */
     *maximum = top;
     return factor;
+}
+
+void add_bias(float *scores, const float *bias, int32_t keys) {
+    int32_t i = 0;
+    for (vec scale = splat(LOG2E); i + 4 <= keys; i += 4) store(scores + i, madd(load(bias + i), scale, load(scores + i)));
+    for (; i < keys; i++) scores[i] += bias[i] * LOG2E;
 }
 
 int32_t kernel_attention(const attention_args *a, const Context *c) {

@@ -83,6 +83,9 @@ static void attend_range(const attention_args *a, int32_t kv, int32_t start, int
             if (keys <= 0) continue;
             State state = state_of(record, d, s);
             score_keys(q + s * d, k + (int64_t)first * a->k_row, a->k_row, keys, d, scores);
+            if (a->bias) /* state s is query s % n_q of head kv n_group + s / n_q */
+                add_bias(scores, AT(float, a->bias) + (int64_t)(kv * a->n_group + s / a->n_q) * a->bias_head +
+                         (int64_t)(s % a->n_q) * a->bias_row + first, keys);
             float factor = soften(scores, keys, ceil_div(keys, 4) * 4, state.maximum, state.total);
             if (factor != 1.0f)
                 for (int32_t j = 0; j < d; j++) state.sums[j] *= factor;

@@ -8,7 +8,6 @@ enum {
     Q_BLOCK = 48,    /* queries of one task, a multiple of 12 so that tiles of 3 and of 4 rows fit */
     KEY_BLOCK = 504, /* keys between two updates of the running softmax, a multiple of PANEL; 48 x 504 scores are 97 KB */
     Q_UNIT = 12,
-    V_PANEL = 8,
 };
 
 typedef struct {
@@ -58,9 +57,7 @@ static void pack_keys(const attention_args *a, const Packed *p, int32_t head, in
     }
 }
 
-/* out[rows][12] = q[rows][d] . panel[d][12]; rows is a multiple of 3. */
-static __attribute__((noinline)) void score_panel(const float *q, int32_t d, const float *panel_start, int32_t rows,
-                                                  float *out, int32_t ldo) {
+void score_panel(const float *q, int32_t d, const float *panel_start, int32_t rows, float *out, int32_t ldo) {
     for (int32_t r = 0; r < rows; r += 3) {
         const float *panel = panel_start, *row[3] = {q, q + d, q + 2 * d};
         vec acc[3][3];
@@ -92,9 +89,7 @@ static __attribute__((noinline)) void score_panel(const float *q, int32_t d, con
     }
 }
 
-/* out[rows][8] += p[rows][keys] . panel[keys][8]; rows and keys are multiples of 4. */
-static __attribute__((noinline)) void weigh_panel(const float *p, int32_t ldp, const float *panel_start, int32_t keys,
-                                                  int32_t rows, float *out, int32_t ldo) {
+void weigh_panel(const float *p, int32_t ldp, const float *panel_start, int32_t keys, int32_t rows, float *out, int32_t ldo) {
     for (int32_t r = 0; r < rows; r += 4) {
         const float *panel = panel_start, *row[4] = {p, p + ldp, p + 2 * ldp, p + 3 * ldp};
         vec acc[4][2];
@@ -161,6 +156,9 @@ static void attend_block(const attention_args *a, const Context *c, const Packed
                 for (int32_t i = 0; i < padded; i++) scores[r * KEY_BLOCK + i] = 0.0f;
                 continue;
             }
+            if (a->bias)
+                add_bias(scores + r * KEY_BLOCK, AT(float, a->bias) + (int64_t)head * a->bias_head +
+                         (int64_t)(from + r) * a->bias_row + first, seen);
             float factor = soften(scores + r * KEY_BLOCK, seen, padded, &maximum[r], &total[r]);
             if (factor != 1.0f)
                 for (float *s = sums + r * width; s < sums + (r + 1) * width; s += 4) store(s, mul(load(s), splat(factor)));
