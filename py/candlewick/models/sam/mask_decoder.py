@@ -1,0 +1,179 @@
+"""Tokens and the image -> masks and how good they are: Kirillov et al. 2023, "Segment Anything", appendix A, "Lightweight
+mask decoder".
+
+Letters in shape comments: batch = 1, t tokens (one for the scores, one for each mask, then those of the prompt), n_image =
+positions of the image embedding, d channels, d_in = d / 2, the inner width where tokens and image look at each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+
+from candlewick import nn, ops
+from candlewick.tensor import Tensor
+
+
+@dataclass(frozen=True)
+class DecoderDims:
+    """The sizes of the decoder."""
+
+    d: int
+    n_layer: int
+    n_head: int
+    n_mlp: int
+    n_masks: int  # tokens that become masks: one for a clear prompt, three for a vague one
+    iou_depth: int
+    iou_width: int
+
+
+class Attention(nn.Module):
+    """Multi-head attention whose inner width may be smaller than d."""
+
+    def __init__(self, d: int, n_head: int, d_in: int) -> None:
+        self.n_head = n_head
+        self.q_proj = nn.Linear(d, d_in)
+        self.k_proj = nn.Linear(d, d_in)
+        self.v_proj = nn.Linear(d, d_in)
+        self.out_proj = nn.Linear(d_in, d)
+
+    def of(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Projected q (batch, n, d_in), k and v (batch, m, d_in) -> (batch, n, d)"""
+        heads = [nn.split_heads(x, self.n_head) for x in (q, k, v)]  # (batch, n_head, n or m, d_in / n_head)
+        return self.out_proj(nn.merge_heads(ops.attention(*heads)))
+
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """q (batch, n, d), k and v (batch, m, d) -> (batch, n, d)"""
+        return self.of(self.q_proj(q), self.k_proj(k), self.v_proj(v))
+
+
+class MLPBlock(nn.Module):
+    def __init__(self, d: int, n_mlp: int) -> None:
+        self.lin1 = nn.Linear(d, n_mlp)
+        self.lin2 = nn.Linear(n_mlp, d)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """x (batch, t, d) -> the same shape, n_mlp wide inside"""
+        return self.lin2(ops.relu(self.lin1(x)))
+
+
+@dataclass(frozen=True)
+class View:
+    """What a block wants of the image, projected; each (batch, n_image, d_in). It does not depend on the tokens."""
+
+    k: Tensor | nn.State  # where tokens look
+    v: Tensor | nn.State  # what they find
+    q: Tensor | nn.State  # how the image looks at the tokens
+
+
+class TwoWayAttentionBlock(nn.Module):
+    """Tokens look at each other, then at the image, think, and the image looks at them. Norms come after the sums."""
+
+    def __init__(self, dims: DecoderDims, first: bool) -> None:
+        d, n_head = dims.d, dims.n_head
+        self.first = first  # the first block's tokens do not know their places yet: they are nothing but places
+        self.self_attn = Attention(d, n_head, d)
+        self.norm1 = nn.LayerNorm(d)
+        self.cross_attn_token_to_image = Attention(d, n_head, d // 2)
+        self.norm2 = nn.LayerNorm(d)
+        self.mlp = MLPBlock(d, dims.n_mlp)
+        self.norm3 = nn.LayerNorm(d)
+        self.norm4 = nn.LayerNorm(d)
+        self.cross_attn_image_to_token = Attention(d, n_head, d // 2)
+
+    def view(self, image: Tensor, image_pe: Tensor) -> View:
+        """image, image_pe (batch, n_image, d) -> what this block wants of them"""
+        placed = image + image_pe
+        look, back = self.cross_attn_token_to_image, self.cross_attn_image_to_token
+        return View(look.k_proj(placed), look.v_proj(image), back.q_proj(placed))
+
+    def __call__(self, tokens: Tensor, image: Tensor, token_pe: Tensor, view: View) -> tuple[Tensor, Tensor]:
+        """tokens, token_pe (batch, t, d), image (batch, n_image, d), its view -> (tokens, image)"""
+        if self.first:
+            tokens = self.self_attn(tokens, tokens, tokens)
+        else:
+            placed = tokens + token_pe
+            tokens = tokens + self.self_attn(placed, placed, tokens)
+        tokens = self.norm1(tokens)
+
+        look = self.cross_attn_token_to_image
+        tokens = self.norm2(look.of(look.q_proj(tokens + token_pe), view.k, view.v) + tokens)
+        tokens = self.norm3(self.mlp(tokens) + tokens)
+
+        back = self.cross_attn_image_to_token
+        image = back.of(view.q, back.k_proj(tokens + token_pe), back.v_proj(tokens)) + image
+        return tokens, self.norm4(image)
+
+
+class TwoWayTransformer(nn.Module):
+    def __init__(self, dims: DecoderDims) -> None:
+        self.layers = [TwoWayAttentionBlock(dims, first=i == 0) for i in range(dims.n_layer)]
+        self.final_attn_token_to_image = Attention(dims.d, dims.n_head, dims.d // 2)
+        self.norm_final_attn = nn.LayerNorm(dims.d)
+
+    def __call__(self, image: Tensor, image_pe: Tensor, tokens: Tensor, view: View) -> tuple[Tensor, Tensor]:
+        """image, image_pe (batch, n_image, d), tokens (batch, t, d), the first block's view -> (tokens, image)"""
+        token_pe = tokens
+        for i, layer in enumerate(self.layers):
+            if i:
+                view = layer.view(image, image_pe)
+            tokens, image = layer(tokens, image, token_pe, view)
+        y = self.final_attn_token_to_image(tokens + token_pe, image + image_pe, image)
+        return self.norm_final_attn(y + tokens), image
+
+
+class MLP(nn.Module):
+    """Linear layers with ReLU between them."""
+
+    def __init__(self, n_in: int, n_hidden: int, n_out: int, depth: int) -> None:
+        sizes = [n_in, *[n_hidden] * (depth - 1), n_out]
+        self.layers = [nn.Linear(a, b) for a, b in pairwise(sizes)]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """x (..., n_in) -> (..., n_out)"""
+        for layer in self.layers[:-1]:
+            x = ops.relu(layer(x))
+        return self.layers[-1](x)
+
+
+class MaskDecoder(nn.Module):
+    def __init__(self, dims: DecoderDims) -> None:
+        d = dims.d
+        self.dims = dims
+        self.transformer = TwoWayTransformer(dims)
+        self.iou_token = nn.Embedding(1, d)
+        self.mask_tokens = nn.Embedding(dims.n_masks, d)
+        self.output_upscaling = [
+            nn.ConvTranspose2d(d, d // 4, 2), nn.LayerNorm(d // 4, eps=1e-6), ops.gelu,
+            nn.ConvTranspose2d(d // 4, d // 8, 2), ops.gelu,
+        ]  # fmt: skip
+        self.output_hypernetworks_mlps = [MLP(d, d, d // 8, 3) for _ in range(dims.n_masks)]
+        self.iou_prediction_head = MLP(d, dims.iou_width, dims.n_masks, dims.iou_depth)
+
+    def view(self, image: Tensor, image_pe: Tensor) -> View:
+        """What can be made of an image before there is a prompt; image, image_pe (1, n_image, d)"""
+        return self.transformer.layers[0].view(image, image_pe)
+
+    def __call__(self, image: Tensor, image_pe: Tensor, prompt: Tensor, view: View) -> Mapping[str, Tensor]:
+        """image, image_pe (1, n_image, d), prompt (1, t_prompt, d) -> masks (n_masks, 4 grid, 4 grid), iou (n_masks,)"""
+        d, n_masks = self.dims.d, self.dims.n_masks
+        own = ops.concat([self.iou_token.weight, self.mask_tokens.weight], axis=0)  # (1 + n_masks, d)
+        tokens = ops.concat([ops.reshape(own, (1, 1 + n_masks, d)), prompt], axis=1)  # (1, t, d)
+        tokens, image = self.transformer(image, image_pe, tokens, view)
+
+        grid = int(image.shape[1] ** 0.5)
+        x = ops.reshape(image, (1, grid, grid, d))
+        for step in self.output_upscaling:
+            x = step(x)  # the last: (1, 4 grid, 4 grid, d / 8)
+        pixels = ops.reshape(x, ((4 * grid) ** 2, d // 8))
+        # Each mask token becomes the weights of one linear map over the pixels.
+        rows = [mlp(row(tokens, 1 + i)) for i, mlp in enumerate(self.output_hypernetworks_mlps)]  # (1, d / 8) each
+        masks = ops.matmul(ops.concat(rows, axis=0), pixels, transpose_b=True)  # (n_masks, (4 grid)^2)
+        iou = self.iou_prediction_head(row(tokens, 0))  # (1, n_masks)
+        return {"masks": ops.reshape(masks, (n_masks, 4 * grid, 4 * grid)), "iou": ops.reshape(iou, (n_masks,))}
+
+
+def row(tokens: Tensor, i: int) -> Tensor:
+    """Token i of (1, t, d) -> (1, d)"""
+    return ops.reshape(ops.slice(tokens, 1, i, i + 1), (1, tokens.shape[2]))

@@ -1,0 +1,131 @@
+"""Segment Anything, the network: Kirillov et al. 2023; with the encoder of Zhang et al. 2023, "Faster Segment Anything".
+
+Three parts under the names of the original code: image_encoder (TinyViT or ViT), prompt_encoder, mask_decoder. A picture is
+encoded once; what the decoder wants of it is kept in states, and every prompt is answered from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from candlewick import nn, ops
+from candlewick.models.sam.mask_decoder import DecoderDims, MaskDecoder, View
+from candlewick.models.sam.prompt_encoder import PromptEncoder
+from candlewick.models.sam.tiny_vit import STRIDE, TinyViT, TinyViTDims
+from candlewick.tensor import Tensor
+
+
+@dataclass(frozen=True)
+class Dims:
+    """The sizes of one checkpoint, and how its pictures are normalised."""
+
+    image_size: int  # side of the square that a picture is fitted into, in pixels
+    grid: int  # side of the embedding, in positions
+    encoder: TinyViTDims
+    decoder: DecoderDims
+    mask_channels: int
+    pixel_mean: tuple[float, ...]  # of red, green, blue, from 0 to 255
+    pixel_std: tuple[float, ...]
+
+    @staticmethod
+    def from_config(config: Mapping[str, Any]) -> Dims:
+        """config.json -> Dims. Raises ValueError that names what is missing or does not fit."""
+        try:
+            vision, prompt, decoder = (config[k] for k in ("vision_config", "prompt_encoder_config", "mask_decoder_config"))
+            d, image_size = prompt["hidden_size"], config["image_size"]
+            dims = Dims(
+                image_size=image_size, grid=image_size // STRIDE, encoder=_encoder_dims(vision, d),
+                decoder=DecoderDims(
+                    d=d, n_layer=decoder["num_hidden_layers"], n_head=decoder["num_attention_heads"],
+                    n_mlp=decoder["mlp_dim"], n_masks=decoder["num_multimask_outputs"] + 1,
+                    iou_depth=decoder["iou_head_depth"], iou_width=decoder["iou_head_hidden_dim"],
+                ),
+                mask_channels=prompt["mask_input_channels"],
+                pixel_mean=tuple(config["pixel_mean"]), pixel_std=tuple(config["pixel_std"]),
+            )  # fmt: skip
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"config.json: a SAM needs {error}; this one has model_type {config.get('model_type')!r}. "
+                             "Choose a MobileSAM or SAM checkpoint") from None
+        if image_size % STRIDE or d % (2 * dims.decoder.n_head) or d % 8:
+            raise ValueError(f"config.json: image_size {image_size} must be a multiple of {STRIDE}, hidden_size {d} of 8 and "
+                             f"of twice the {dims.decoder.n_head} heads")
+        return dims
+
+
+def _encoder_dims(vision: Mapping[str, Any], d: int) -> TinyViTDims:
+    kind = vision["encoder"]
+    if kind != "tiny_vit":
+        raise ValueError(f"config.json: encoder {kind!r}; there is tiny_vit")
+    return TinyViTDims(
+        embed_dims=tuple(vision["embed_dims"]), depths=tuple(vision["depths"]), num_heads=tuple(vision["num_heads"]),
+        window_sizes=tuple(vision["window_sizes"]), mlp_ratio=vision["mlp_ratio"], expand_ratio=vision["expand_ratio"],
+        n_out=d,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What is kept of the picture between runs; n_image = grid * grid."""
+
+    embedding: nn.State  # (1, n_image, d)
+    image: nn.State  # the same with what stands for "no mask" added
+    image_pe: nn.State  # the place of each position: of every picture
+    view: View  # of `image`, by the decoder's first block
+
+    @staticmethod
+    def new(dims: Dims) -> Memory:
+        n_image, d = dims.grid**2, dims.decoder.d
+        wide = [nn.State(name, (1, n_image, d)) for name in ("embedding", "image", "image_pe")]
+        return Memory(*wide, View(*(nn.State(f"view.{name}", (1, n_image, d // 2)) for name in "kvq")))
+
+
+class Sam(nn.Module):
+    """From pixels to masks, in the pieces that are run separately: prepare, encode, decode."""
+
+    def __init__(self, dims: Dims) -> None:
+        self.dims = dims
+        d = dims.decoder.d
+        self.image_encoder = TinyViT(dims.encoder)
+        self.prompt_encoder = PromptEncoder(d, dims.image_size, dims.grid, dims.mask_channels)
+        self.mask_decoder = MaskDecoder(dims.decoder)
+        self.pixel_scale = nn.Constant((1 / np.array(dims.pixel_std)).astype(np.float32))
+        self.pixel_mean = nn.Constant(np.array(dims.pixel_mean, np.float32))
+
+    def prepare(self, memory: Memory) -> None:
+        """Once, after loading: what depends on no picture."""
+        ops.update(memory.image_pe, self.prompt_encoder.image_pe(), 0, axis=1)
+
+    def encode(self, pixels: Tensor, memory: Memory) -> None:
+        """pixels (1, image_size, image_size, 3) from 0 to 255; where there is no picture they have the mean colour"""
+        x = (pixels - self.pixel_mean) * self.pixel_scale
+        self.remember(self.image_encoder(x), memory)  # (1, grid, grid, d)
+
+    def remember(self, embedding: Tensor, memory: Memory) -> None:
+        """embedding (1, grid, grid, d): from now on it is that of the picture"""
+        embedding = ops.reshape(embedding, (1, self.dims.grid**2, self.dims.decoder.d))
+        image = embedding + self.prompt_encoder.no_mask_embed.weight
+        view = self.mask_decoder.view(image, memory.image_pe)
+        for state, value in ((memory.embedding, embedding), (memory.image, image), (memory.view.k, view.k),
+                             (memory.view.v, view.v), (memory.view.q, view.q)):
+            ops.update(state, value, 0, axis=1)
+
+    def recall(self, memory: Memory) -> dict[str, Tensor]:
+        """-> embedding (1, grid, grid, d) of the picture"""
+        grid = self.dims.grid
+        return {"embedding": ops.reshape(memory.embedding, (1, grid, grid, self.dims.decoder.d))}
+
+    def decode(self, points: Tensor, labels: Tensor, memory: Memory, mask: Tensor | None = None) -> Mapping[str, Tensor]:
+        """points (n, 2) in pixels of the model's picture, labels (n,), mask (1, 4 grid, 4 grid) logits of an earlier answer
+
+        -> masks (n_masks, 4 grid, 4 grid) logits, iou (n_masks,)
+        """
+        prompt = self.prompt_encoder.points(points, labels)  # (1, n, d)
+        image, view = memory.image, memory.view
+        if mask is not None:
+            image = ops.add(memory.embedding, self.prompt_encoder.mask(mask))
+            view = self.mask_decoder.view(image, memory.image_pe)
+        return self.mask_decoder(image, memory.image_pe, prompt, view)

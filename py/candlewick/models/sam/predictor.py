@@ -1,0 +1,187 @@
+"""A picture, then any number of prompts -> masks. The picture is encoded once; every prompt is answered from that.
+
+All places are in pixels of the picture, x to the right and y down, (0, 0) the middle of the upper left pixel. Places beyond the
+picture are moved to its nearest pixel, corners of a box are put in order, a box thinner than a pixel becomes one pixel wide.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from candlewick.executors import Executor, Progress
+from candlewick.models.sam import everything, image
+from candlewick.models.sam.programs import LoadedModel, decoder, entry, load_model
+from candlewick.models.sam.prompt_encoder import BACKGROUND, FOREGROUND, LOWER_RIGHT, NOT_A_POINT, UPPER_LEFT
+from candlewick.weights.load import Checkpoint
+
+
+@dataclass(frozen=True)
+class Picture:
+    """The size of the picture that was set."""
+
+    width: int
+    height: int
+
+
+class Segmenter:
+    """A loaded checkpoint on an executor, and at most one picture."""
+
+    def __init__(self, model: LoadedModel, executor: Executor) -> None:
+        self.model, self.executor = model, executor
+        self.picture: Picture | None = None
+
+    @classmethod
+    async def load(cls, checkpoint: Checkpoint, executor: Executor, on_progress: Progress | None = None) -> Segmenter:
+        """Reads, checks, traces and loads. Raises ValueError in words for files that do not fit each other."""
+        model = await load_model(checkpoint)
+        await executor.load(model.programs, model.weights, on_progress)
+        await executor.run("prepare", {}, ())
+        return cls(model, executor)
+
+    def describe(self) -> dict[str, Any]:
+        """Sizes of the checkpoint and of the memory it takes."""
+        dims, side = self.model.dims, 4 * self.model.dims.grid
+        parameters = sum(int(np.prod(p.shape)) for p in self.model.network.parameters().values())
+        return {"family": "sam", "dims": {"image_size": dims.image_size, "grid": dims.grid, "d": dims.decoder.d,
+                                          "masks": dims.decoder.n_masks, "mask_size": side},
+                "parameters": parameters, "entries": list(self.executor.programs), **self.executor.describe()}
+
+    # ---- the picture ------------------------------------------------------------------------------------------------
+
+    async def set_image(self, picture: np.ndarray) -> dict[str, Any]:
+        """picture (height, width[, channels]), 8 or 16 bits (see image.to_rgb) -> width, height, timings in ms."""
+        began = time.perf_counter()
+        rgb = image.to_rgb(picture)
+        dims = self.model.dims
+        pixels = image.model_pixels(rgb, dims.image_size, dims.pixel_mean)
+        ready = time.perf_counter()
+        self.picture = None  # an encoder that is stopped leaves nothing that could be asked
+        await self.executor.run("encode", {"pixels": pixels}, ())
+        self.picture = Picture(rgb.shape[1], rgb.shape[0])
+        done = time.perf_counter()
+        return {"width": self.picture.width, "height": self.picture.height,
+                "timings": {"preprocess_ms": (ready - began) * 1000, "encode_ms": (done - ready) * 1000}}
+
+    async def embedding(self) -> np.ndarray:
+        """The embedding of the picture, (grid, grid, d) float32: all that set_embedding needs."""
+        self._picture()
+        return (await self.executor.run("recall", {}))["embedding"][0]
+
+    async def set_embedding(self, embedding: np.ndarray, width: int, height: int) -> None:
+        """What `embedding` gave for a picture of this size: prompts are about it from now on."""
+        dims = self.model.dims
+        wanted = (dims.grid, dims.grid, dims.decoder.d)
+        embedding = np.asarray(embedding, np.float32)
+        if embedding.shape != wanted or not np.isfinite(embedding).all():
+            raise ValueError(f"embedding: wanted finite numbers of shape {list(wanted)}, got {list(embedding.shape)}; encode "
+                             "the picture again")
+        if width < 1 or height < 1:
+            raise ValueError(f"embedding: a picture has at least one pixel, got {width} x {height}")
+        self.picture = None
+        await self.executor.run("remember", {"embedding": embedding[None]}, ())
+        self.picture = Picture(int(width), int(height))
+
+    def _picture(self) -> Picture:
+        if self.picture is None:
+            raise ValueError("no picture is set: call set_image before asking for masks")
+        return self.picture
+
+    # ---- prompts ----------------------------------------------------------------------------------------------------
+
+    async def predict(
+        self,
+        points: Sequence[Sequence[float]] | np.ndarray = (),
+        labels: Sequence[int] | np.ndarray = (),
+        box: Sequence[float] | np.ndarray | None = None,
+        mask_input: np.ndarray | None = None,
+        multimask: bool | None = None,
+    ) -> dict[str, Any]:
+        """points (n, 2) with labels (n,), 1 in the object, 0 not; box x0, y0, x1, y1; mask_input (m, m): logits of an answer.
+
+        -> masks (k, m, m) float32 logits of the model's whole square (see `upsample`), iou (k,) as the model guesses, timings.
+        multimask False: the one mask for a clear prompt; True: the three for a vague one; None: all four in this order.
+        """
+        picture = self._picture()
+        began = time.perf_counter()
+        tokens, kinds = self.tokens(picture, points, labels, box)
+        inputs = {"points": tokens, "labels": kinds}
+        if mask_input is not None:
+            side = 4 * self.model.dims.grid
+            mask = np.asarray(mask_input, np.float32)
+            if mask.size != side * side or not np.isfinite(mask).all():
+                raise ValueError(f"mask_input: wanted {side} x {side} finite logits of an answer, got {list(mask.shape)}")
+            inputs["mask"] = mask.reshape(1, side, side)
+        name = entry(len(tokens), mask_input is not None)
+        if name not in self.executor.programs:
+            programs = decoder(self.model.network, self.model.memory, len(tokens), mask_input is not None)
+            await self.executor.load(programs, self.model.weights)
+        answer = await self.executor.run(name, inputs)
+        kept = {None: slice(None), True: slice(1, None), False: slice(0, 1)}[multimask]
+        ms = (time.perf_counter() - began) * 1000
+        return {"masks": answer["masks"][kept], "iou": answer["iou"][kept], "timings": {"decode_ms": ms}}
+
+    def tokens(self, picture: Picture, points: Any, labels: Any, box: Any) -> tuple[np.ndarray, np.ndarray]:
+        """A prompt -> places in the model's square (n, 2) and labels (n,), as the reference makes them.
+
+        Points first; then the two corners of the box, or, without a box, one token that is not a point.
+        """
+        points = np.asarray(points, np.float64).reshape(-1, 2) if np.size(points) else np.zeros((0, 2))
+        labels = np.asarray(labels, np.float64).reshape(-1)
+        if len(points) != len(labels):
+            raise ValueError(f"predict: {len(points)} points and {len(labels)} labels; wanted one label for each point")
+        if not np.isin(labels, (BACKGROUND, FOREGROUND)).all():
+            raise ValueError(f"predict: labels are 1 (in the object) and 0 (not), got {sorted(set(labels.tolist()))}")
+        if not len(points) and box is None:
+            raise ValueError("predict: wanted at least one point or a box")
+        corners = np.zeros((0, 2)) if box is None else ordered(np.asarray(box, np.float64))
+        places = np.concatenate([points, corners])
+        if not np.isfinite(places).all():
+            raise ValueError("predict: a point or a corner of the box is not a finite number")
+        places = np.clip(places, 0, [picture.width - 1, picture.height - 1])
+        if box is not None:
+            places[-1] = np.maximum(places[-1], np.minimum(places[-2] + 1, [picture.width - 1, picture.height - 1]))
+        fit = image.fitted(picture.width, picture.height, self.model.dims.image_size)
+        places *= np.array(fit) / (picture.width, picture.height)
+        ends = [NOT_A_POINT] if box is None else [UPPER_LEFT, LOWER_RIGHT]
+        if box is None:
+            places = np.concatenate([places, np.zeros((1, 2))])
+        return places.astype(np.float32), np.concatenate([labels, ends]).astype(np.float32)
+
+    def upsample(self, logits: np.ndarray) -> np.ndarray:
+        """Logits (..., m, m) of an answer -> (..., height, width) of the picture; above 0 is in the object."""
+        picture = self._picture()
+        return image.upsample(logits, picture.width, picture.height, self.model.dims.image_size)
+
+    async def segment_everything(
+        self, options: everything.EverythingOptions | None = None, stop: Callable[[], bool] | None = None
+    ) -> AsyncIterator[dict[str, Any]]:
+        """Every object of the picture, found from a grid of points -> events: progress, mask, one result (everything.py)."""
+        async for event in everything.segment(self, options or everything.EverythingOptions(), stop or (lambda: False)):
+            yield event
+
+
+def ordered(box: np.ndarray) -> np.ndarray:
+    """x0, y0, x1, y1 in any order of the corners -> ((left, top), (right, bottom))"""
+    if box.size != 4:
+        raise ValueError(f"predict: a box is x0, y0, x1, y1, got {box.size} numbers")
+    corners = box.reshape(2, 2)
+    return np.stack([corners.min(axis=0), corners.max(axis=0)])
+
+
+def best(answer: dict[str, Any], n_points: int, has_box: bool) -> int:
+    """Which of all four masks to show first: the single one for a clear prompt, else the best guess among the vague ones.
+
+    A box, or more than one point, is clear. Without all four the best guess is taken.
+    """
+    iou = answer["iou"]
+    if len(iou) < 2:
+        return 0
+    if has_box or n_points > 1:
+        return 0 if len(iou) == 4 else int(np.argmax(iou))
+    start = 1 if len(iou) == 4 else 0
+    return start + int(np.argmax(iou[start:]))

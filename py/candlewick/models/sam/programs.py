@@ -1,0 +1,62 @@
+"""From a checkpoint folder to Programs and the weights they want: no executor is needed for that."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from candlewick.models.sam.model import Dims, Memory, Sam
+from candlewick.program import Program
+from candlewick.trace import Spec, trace
+from candlewick.weights.load import Checkpoint, Weights, bind
+
+UNUSED = ("image_encoder.norm_head.*", "image_encoder.head.*")  # TinyViT's classifier, which a `.pt` still has
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A checkpoint, read and checked; its data is still where it was."""
+
+    dims: Dims
+    network: Sam
+    memory: Memory
+    programs: dict[str, Program]
+    weights: Weights
+
+
+async def load_model(checkpoint: Checkpoint) -> LoadedModel:
+    """Reads config.json and the weights' header. Raises ValueError in words for files that are not one SAM."""
+    dims = Dims.from_config(await checkpoint.json("config.json"))
+    network, memory = Sam(dims), Memory.new(dims)
+    bound = bind(network.parameters(), await checkpoint.tensors(), ignore=UNUSED)
+    network.set_dtypes({name: info.dtype for name, info in bound.items()})
+    weights = Weights(checkpoint, bound, network.constants())
+    return LoadedModel(dims, network, memory, programs(network, memory), weights)
+
+
+def programs(network: Sam, memory: Memory) -> dict[str, Program]:
+    """The entries that every picture needs, and the decoder for one click."""
+    dims = network.dims
+    pixels = Spec((1, dims.image_size, dims.image_size, 3))
+    embedding = Spec((1, dims.grid, dims.grid, dims.decoder.d))
+    return {
+        "prepare": trace(lambda: network.prepare(memory), {}, name="prepare"),
+        "encode": trace(lambda pixels: network.encode(pixels, memory), {"pixels": pixels}, name="encode"),
+        "remember": trace(lambda embedding: network.remember(embedding, memory), {"embedding": embedding}, name="remember"),
+        "recall": trace(lambda: network.recall(memory), {}, name="recall"),
+        **decoder(network, memory, 2, False),
+    }
+
+
+def decoder(network: Sam, memory: Memory, n: int, with_mask: bool) -> dict[str, Program]:
+    """The decoder for prompts of n tokens, by its entry's name."""
+    name = entry(n, with_mask)
+    side = 4 * network.dims.grid
+    inputs = {"points": Spec((n, 2)), "labels": Spec((n,))}
+    if with_mask:
+        inputs["mask"] = Spec((1, side, side))
+    return {name: trace(lambda **given: network.decode(memory=memory, **given), inputs, name=name)}
+
+
+def entry(n: int, with_mask: bool) -> str:
+    """Name of the entry for prompts of n tokens."""
+    return f"decode_{n}{'_mask' if with_mask else ''}"
