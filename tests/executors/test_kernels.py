@@ -281,6 +281,7 @@ def test_embedding(kernels, rng, w_dtype):
 UNARY = {
     "gelu": ACTIVATE["gelu"], "relu": ACTIVATE["relu"], "silu": ACTIVATE["silu"], "exp": np.exp, "log": np.log,
     "log10": np.log10, "sqrt": np.sqrt, "square": np.square, "neg": np.negative, "tanh": np.tanh,
+    "sin": np.sin, "cos": np.cos,
     "sigmoid": lambda x: 1 / (1 + np.exp(-np.clip(x, -700, 700))),
 }
 
