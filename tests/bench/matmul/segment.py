@@ -14,8 +14,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from candlewick.executors.wasm import abi
 from matmul import Case, Files, Room, attention, measure
+
+from candlewick.executors.wasm import abi
 
 GELU = abi.ACTIVATIONS["gelu"]
 
@@ -127,7 +128,8 @@ def main() -> int:
     for name, part in parts.items():
         totals[name] = {"gflop": round(sum(count * case.flops for count, case in part) / 1e9, 2)}
         for n in threads:
-            totals[name][f"threads_{n}_ms"] = round(sum(count * rows[case.name][f"threads_{n}"]["ms"] for count, case in part), 1)
+            whole = sum(count * rows[case.name][f"threads_{n}"]["ms"] for count, case in part)
+            totals[name][f"threads_{n}_ms"] = round(whole, 1)
         for count, case in part:
             rows[case.name] |= {"part": name, "count": count, "mflop": round(case.flops / 1e6, 1)}
     report["totals"] = totals
@@ -136,7 +138,8 @@ def main() -> int:
         return 0
     print(f"peak {report['peak_gflops']} GFLOP/s a thread")
     for row in report["cases"]:
-        cells = [f"{row[f'threads_{n}']['ms']:8.2f} ms {row['mflop'] / row[f'threads_{n}']['ms']:6.1f} GFLOP/s" for n in threads]
+        times = [row[f"threads_{n}"]["ms"] for n in threads]
+        cells = [f"{t:8.2f} ms {row['mflop'] / t:6.1f} GFLOP/s" for t in times]
         print(f"{row['count']:2} x {row['name']:38} {row['mflop']:8.1f} MFLOP {'   '.join(cells)}"
               f"   {row['count'] * row[f'threads_{threads[-1]}']['ms']:7.1f} ms in all")
     print(json.dumps(totals))
