@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import builtins
 import inspect
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
@@ -23,7 +24,11 @@ from .program import Value
 from .tensor import Tensor
 from .trace import Tracer
 
-WEIGHT_DTYPES = ("f32", "f16", "bf16", "f64")
+ANY_DTYPE = {"reshape", "transpose", "slice", "concat", "cast"}
+INDICES = {"ids", "start", "pos"}
+"""Operands that count something; all others are floating point."""
+FLOAT_DTYPES = defaultdict(lambda: ("f32",), weight=("f32", "f16", "bf16", "f64"))
+"""By kind of value: a weight is what its file has, everything that is computed is float32."""
 ACTIVATIONS = ("none", "gelu", "relu", "silu")
 Shape = tuple[tuple[int, ...], str]
 
@@ -45,6 +50,13 @@ class Op:
         """Shape and dtype of the result; ValueError or TypeError says what does not fit."""
         if any(a is None for a in args[: self.required]):
             raise ValueError(f"{self.name} needs {', '.join(self.args[: self.required])}")
+        if self.name not in ANY_DTYPE:
+            for name, a in zip(self.args, args):
+                if a is None or a.kind == "number":
+                    continue
+                wanted = ("i32",) if name in INDICES else FLOAT_DTYPES[a.kind]
+                if a.dtype not in wanted:
+                    raise ValueError(f"{self.name}: {name} is {_s(a)}, wanted {' or '.join(wanted)}; ops.cast turns one into the other")
         return self.rule(list(args), **attrs) if self.variadic else self.rule(*args, **attrs)
 
 

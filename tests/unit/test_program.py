@@ -110,6 +110,17 @@ def test_shape_errors_say_both_sides_and_where():
         trace(lambda x, y: x + y, {"x": Spec((2, 4)), "y": Spec((3,))})
 
 
+@pytest.mark.parametrize("fn", [lambda x, n: x + n, lambda x, n: ops.sum(n), lambda x, n: ops.relu(n), lambda x, n: ops.linear(n, x)])
+def test_whole_numbers_are_not_read_as_floats(fn):
+    with pytest.raises(ValueError, match=r"is i32\[2, 4\], wanted f32; ops.cast turns one into the other"):
+        trace(fn, {"x": Spec((2, 4)), "n": Spec((2, 4), "i32")})
+
+
+def test_an_index_is_a_whole_number():
+    with pytest.raises(ValueError, match=r"start is f32\[\], wanted i32"):
+        trace(lambda x, at: ops.rows(x, at, 1), {"x": Spec((2, 4))}, {"at": "f32"})
+
+
 def test_a_failed_trace_leaves_the_next_one_clean():
     with pytest.raises(ZeroDivisionError):
         trace(lambda x: 1 / 0, {"x": Spec((1,))})
