@@ -32,7 +32,7 @@ def main() -> None:
     for name, parameter in Sam(Dims.from_config(CONFIG)).parameters().items():
         fan_in = max(1, int(np.prod(parameter.shape[1:])))
         values = rng.standard_normal(parameter.shape) / np.sqrt(fan_in)
-        if "norm" in name and name.endswith("weight") or parameter.shape[0] == values.size and name.endswith("1.weight"):
+        if name.endswith("weight") and values.ndim == 1:
             values = 1 + 0.1 * values  # the weight of a norm
         tensors[name] = values.astype(np.float32)
     save(HERE / "model.safetensors", tensors, {"format": "pt"})

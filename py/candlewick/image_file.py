@@ -14,7 +14,7 @@ def read_image(path: str | Path) -> np.ndarray:
     """
     from PIL import Image, ImageOps, UnidentifiedImageError
 
-    from candlewick.models.sam.image import to_rgb
+    from candlewick.image import to_rgb
 
     path = Path(path)
     try:
@@ -23,7 +23,8 @@ def read_image(path: str | Path) -> np.ndarray:
             upright.load()
     except UnidentifiedImageError as error:
         head = path.read_bytes()[:256].lstrip().lower()
-        what = "an SVG drawing; save it as PNG first" if head.startswith((b"<svg", b"<?xml")) else "not a picture that can be read"
+        drawing = head.startswith((b"<svg", b"<?xml"))
+        what = "an SVG drawing; save it as PNG first" if drawing else "not a picture that can be read"
         raise ValueError(f"{path.name}: {what}. Readable are JPEG, PNG, WebP, GIF, BMP and TIFF") from error
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         if isinstance(error, FileNotFoundError | IsADirectoryError | PermissionError):

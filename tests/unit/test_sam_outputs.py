@@ -49,7 +49,6 @@ def test_run_lengths_that_do_not_fit_are_refused():
 @given(masks)
 def test_outlines_enclose_exactly_the_mask(mask):
     """Even-odd filling of the lines gives the mask back."""
-    height, width = mask.shape
     filled = np.zeros_like(mask)
     for line in outputs.outlines(mask):
         assert len(line) >= 4

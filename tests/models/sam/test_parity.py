@@ -54,13 +54,15 @@ async def test_masks_are_those_of_onnxruntime(shared, name, file):
     logit_error = score_error = 0.0
     least, previous = 1.0, None
     for i, prompt in enumerate(prompts(picture.shape[1], picture.shape[0])):
-        answer = await segmenter.predict(prompt["points"], prompt["labels"], prompt["box"], previous if prompt["refine"] else None)
+        mask = previous if prompt["refine"] else None
+        answer = await segmenter.predict(prompt["points"], prompt["labels"], prompt["box"], mask)
         previous = answer["masks"][np.argmax(answer["iou"])]
         logit_error = max(logit_error, np.abs(answer["masks"][:, 7::16, 7::16] - ARRAYS[f"{stem}.logits"][i]).max())
         score_error = max(score_error, np.abs(answer["iou"] - ARRAYS[f"{stem}.iou"][i]).max())
         theirs = np.unpackbits(ARRAYS[f"{stem}.masks"][i], axis=-1).astype(bool)
         least = min(least, overlap(answer["masks"] > 0, theirs).min())
-    print(f"{name} {file}: embedding {embedding_error:.1e}, logits {logit_error:.1e}, scores {score_error:.1e}, IoU >= {least:.5f}")
+    print(f"{name} {file}: errors of the embedding {embedding_error:.1e}, logits {logit_error:.1e}, scores {score_error:.1e}; "
+          f"overlap at least {least:.5f}")
     assert embedding_error < 2e-5
     assert logit_error < 5e-3
     assert score_error < 1e-4

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from candlewick import image
 from candlewick.executors import Stopped
-from candlewick.models.sam import image, regions
+from candlewick.models.sam import regions
 
 if TYPE_CHECKING:
     from candlewick.models.sam.predictor import Segmenter

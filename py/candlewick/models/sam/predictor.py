@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from candlewick import image
 from candlewick.executors import Executor, Progress
-from candlewick.models.sam import everything, image
+from candlewick.models.sam import everything
 from candlewick.models.sam.programs import LoadedModel, decoder, entry, load_model
 from candlewick.models.sam.prompt_encoder import BACKGROUND, FOREGROUND, LOWER_RIGHT, NOT_A_POINT, UPPER_LEFT
 from candlewick.weights.load import Checkpoint

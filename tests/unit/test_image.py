@@ -7,7 +7,7 @@ import io
 import numpy as np
 import pytest
 
-from candlewick.models.sam import image
+from candlewick import image
 
 PIL = pytest.importorskip("PIL.Image", reason="needs Pillow")
 RNG = np.random.default_rng(5)

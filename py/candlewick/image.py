@@ -1,4 +1,4 @@
-"""A picture -> the square of pixels that the encoder wants, and places in the one -> places in the other.
+"""A picture -> the square of pixels that an encoder wants, and a mask of that square -> the size of the picture.
 
 As in the reference: the longest side becomes `side` pixels, resampled as Pillow does it (bilinear over all pixels that an
 output pixel covers, in 22-bit fixed point, columns first), equal to Pillow to the bit. What is beyond the picture has the mean
