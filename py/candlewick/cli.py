@@ -18,13 +18,14 @@ except ModuleNotFoundError:  # the library alone wants NumPy only
 from candlewick.commands.common import failures
 
 app = typer.Typer(
-    help="Speech recognition in Python, as it runs in the browser page: transcribe, and look inside.",
+    help="Speech recognition and image segmentation in Python, as they run in the browser page; and a look inside.",
     no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]})
 bench = typer.Typer(help="Measure; prints one JSON object. Run it on an idle machine.", no_args_is_help=True)
 app.add_typer(bench, name="bench")
 
 DEFAULT_MODEL = "whisper-tiny.en"
+SAM_MODEL = "mobilesam"
 
 
 class Executor(enum.StrEnum):
@@ -87,6 +88,33 @@ def transcribe(
             options={
                 "initial_prompt": prompt, "language": language, "timestamps": timestamps, "task": task.value,
                 "temperatures": None if temperature is None else (temperature,)})
+
+
+@app.command()
+def segment(
+    image: Annotated[Path, typer.Argument(help="Picture: JPEG, PNG, WebP, GIF, BMP, TIFF.")],
+    point: Annotated[list[str] | None, typer.Option("--point", "-p", metavar="X,Y[,LABEL]", help=(
+        "A place in the object, in pixels; label 0: a place that is not in it. May be given again."))] = None,
+    box: Annotated[str | None, typer.Option(metavar="X0,Y0,X1,Y1", help="Two corners around the object.")] = None,
+    everything: Annotated[bool, typer.Option("--everything", help="All objects, from a grid of points.")] = False,
+    multimask: Annotated[bool, typer.Option("--multimask", help="Three candidates, best first.")] = False,
+    cutout: Annotated[bool, typer.Option("--cutout", help="PNG: the object on a transparent ground.")] = False,
+    points_per_side: Annotated[int, typer.Option(min=1, max=128, help="Of the grid of --everything.")] = 32,
+    model: ModelOption = SAM_MODEL,
+    executor: Annotated[Executor, typer.Option(help="auto: wasm where it runs, else numpy.")] = Executor.auto,
+    threads: ThreadsOption = None,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help=(
+        "x.png (mask; cut-out where the name holds the word cutout), x.json (COCO run lengths), x.svg; "
+        "default: JSON on standard output."))] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress on stderr.")] = False,
+) -> None:
+    """Cut an object out of IMAGE: point at it, or draw a box around it."""
+    with failures():
+        from candlewick.commands.segment import segment as run
+
+        named = output is not None and "cutout" in output.stem and output.suffix.lower() == ".png" and not everything
+        run(image, model, executor.value, threads, point or [], box, everything, multimask, cutout or named,
+            points_per_side, output, quiet)
 
 
 @app.command()

@@ -22,6 +22,8 @@ ORDER = [
     ("executors",),
     ("audio",),
     ("audio_file",),
+    ("image",),
+    ("image_file",),
     ("models",),
     ("tasks",),
     ("worker", "commands"),
