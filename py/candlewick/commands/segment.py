@@ -117,8 +117,9 @@ async def run(folder: Path, executor_name: str, threads: int | None, picture: np
                 if event["event"] == "progress" and shown:
                     print(f"\rpoint {event['done']} of {event['total']}", end="", file=sys.stderr, flush=True)
                 elif event["event"] == "mask":
-                    found.append((task.upsample(event["logits"]), {
-                        "predicted_iou": event["iou"], "stability_score": event["stability"], "point_coords": [event["point"]]}))
+                    facts = {"predicted_iou": event["iou"], "stability_score": event["stability"],
+                             "point_coords": [event["point"]]}
+                    found.append((task.upsample(event["logits"]), facts))
             if shown:
                 print(file=sys.stderr)
         else:
