@@ -46,7 +46,7 @@ export const PYODIDE = "314.0.4";
 /**
  * @typedef {object} PredictParams
  * @property {string} id of the image; an error with `data.image` (the id that is set, or null) if it is another
- * @property {number[][]} points [x, y], the centre of the top left pixel at 0.5, 0.5
+ * @property {number[][]} points [x, y] in pixels of the image, the middle of the top left one at 0, 0
  * @property {number[]} labels one for each point: 1 is on the object, 0 is not
  * @property {number[] | null} box [x0, y0, x1, y1]
  * @property {Float32Array | null} [mask_input] logits (256 * 256) of an earlier answer, to go on from

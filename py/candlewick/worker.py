@@ -24,11 +24,12 @@ from candlewick import audio, executors
 from candlewick.executors.example import example_inputs
 from candlewick.executors.wasm.host_browser import Host
 from candlewick.tasks import BadInput, Cancelled
+from candlewick.tasks.segment import Segmentation
 from candlewick.tasks.transcribe import Transcription
 from candlewick.weights.load import Checkpoint
 from candlewick.weights.source import WeightsError, check_range
 
-FAMILIES: dict[str, Any] = {"whisper": Transcription}
+FAMILIES: dict[str, Any] = {"whisper": Transcription, "sam": Segmentation}
 """model_type of config.json -> the task that is loaded with it."""
 
 

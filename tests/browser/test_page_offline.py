@@ -12,7 +12,7 @@ from playwright.sync_api import expect
 from tests.browser.pages import ROOT, try_sample, visit, wait_ready, words
 
 KEPT_MS = 60_000
-KINDS = (".html", ".js", ".css", ".svg", ".wasm", ".webmanifest", ".wav")
+KINDS = (".html", ".js", ".css", ".svg", ".wasm", ".webmanifest", ".wav", ".jpg")
 
 
 @pytest.fixture

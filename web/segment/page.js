@@ -1,0 +1,524 @@
+/**
+ * The Segment page: joins input, stage, objects, engine and what can be taken away. One picture at a time; a newer one
+ * replaces the older, whose answers are dropped from then on.
+ */
+import { ModelCard, savedChoice, showPart } from "../lib/card.js";
+import { diagnostics, graphics } from "../lib/device.js";
+import { isCancelled, Link } from "../lib/link.js";
+import { keepOffline } from "../lib/offline.js";
+import { readPicture } from "../lib/picture.js";
+import { byId, copyText, el, formatMs, saveFile, settings } from "../lib/ui.js";
+import { errorNotice, loadWords, Pace } from "../lib/words.js";
+import { Input } from "./input.js";
+import { runTimes, sam } from "./model.js";
+import { isEmpty, Objects } from "./objects.js";
+import { Overlay } from "./overlay.js";
+import { share, showCandidates, showThings } from "./panel.js";
+import { coco, cutOut, maskImage, svg } from "./save.js";
+import { Session } from "./session.js";
+import { Stage } from "./stage.js";
+
+/** @typedef {import("./objects.js").Thing} Thing */
+
+/** The engine starts first of all: the rest of the page is set up while it comes in. */
+const link = new Link(sam.served, savedChoice());
+const LOADED = "loaded.mobilesam";
+const isLocal = /^(localhost|127\.|\[::1\])/.test(location.hostname);
+if (isLocal || settings.get(LOADED)) void link.ready().catch(() => {});
+
+const session = new Session(link);
+const objects = new Objects();
+const stage = new Stage();
+const overlay = new Overlay(stage.overlay);
+const input = new Input();
+const card = new ModelCard(link, sam);
+
+const button = (/** @type {string} */ id) => byId(id, HTMLButtonElement);
+const view = {
+  start: /** @type {HTMLElement} */ (document.querySelector(".start")), inputOutcome: byId("input-outcome", HTMLDivElement),
+  job: byId("job", HTMLElement), name: byId("job-name", HTMLHeadingElement), facts: byId("job-facts", HTMLParagraphElement),
+  stop: button("stop"), meter: byId("meter", HTMLDivElement), bar: byId("bar", HTMLProgressElement), doing: byId("doing", HTMLSpanElement),
+  left: byId("left", HTMLSpanElement), outcome: byId("outcome", HTMLDivElement), away: byId("take-away", HTMLDivElement), hint: byId("hint", HTMLParagraphElement),
+  things: byId("things-card", HTMLElement), look: byId("look", HTMLElement), chip: byId("chip", HTMLParagraphElement), live: byId("live", HTMLParagraphElement),
+  undo: button("undo"), redo: button("redo"), clear: button("clear"), everything: button("everything"), refine: button("refine"),
+  copy: button("copy"), cutout: button("cutout"), threshold: byId("threshold", HTMLInputElement), thresholdValue: byId("threshold-value", HTMLOutputElement),
+  opacity: byId("opacity", HTMLInputElement), outline: byId("outline", HTMLInputElement), preview: byId("preview", HTMLInputElement),
+};
+
+/** @type {AbortController} */
+let reading = new AbortController();
+/** While everything is being found. @type {{stop: AbortController, found: Array<{logits: Float32Array, iou: number}>, done: number, total: number, pace: Pace} | null} */
+let search = null;
+/** What a click where the pointer is would take. @type {Float32Array | null} */
+let hover = null;
+/** @type {unknown} */
+let lastError = null;
+
+/** Say it to those who do not see the page. @param {string} words */
+function announce(words) {
+  view.live.textContent = "";
+  setTimeout(() => { view.live.textContent = words; }, 30);
+}
+
+// ---- a picture ----------------------------------------------------------------------------------------------------
+
+/** @param {Blob} blob @param {string} name */
+async function take(blob, name) {
+  reading.abort();
+  reading = new AbortController();
+  const { signal } = reading;
+  view.inputOutcome.replaceChildren();
+  try {
+    const picture = await readPicture(blob, name, signal);
+    if (signal.aborted) return;
+    stopSearch();
+    lastError = null;
+    hover = null;
+    view.outcome.replaceChildren();
+    view.job.hidden = view.things.hidden = view.look.hidden = false;
+    view.start.classList.add("small-start");
+    const opened = session.open(picture);
+    objects.reset();
+    stage.show(picture);
+    view.name.textContent = name;
+    showAll();
+    await opened;
+    announce("The picture is ready. Click what you want.");
+  } catch (error) {
+    if (signal.aborted || isCancelled(error) || error === lastError) return;
+    lastError = error;
+    view.inputOutcome.replaceChildren(errorNotice(error, (from) => void copyDiagnostics(from), "This picture cannot be used"));
+  }
+}
+
+/** @param {unknown} error */
+function fail(error) {
+  lastError = error;
+  view.outcome.replaceChildren(errorNotice(error, (from) => void copyDiagnostics(from), "This cannot be segmented"));
+}
+
+/** Name of the weights by content, from the manifest; null for a person's own files. */
+async function modelKey() {
+  if (!link.model.model) return null;
+  try {
+    const { name, files } = await (await fetch(new URL("manifest.json", link.model.model))).json();
+    return `${name} ${files.find((/** @type {any} */ file) => /safetensors$/.test(file.path)).sha256.slice(0, 16)}`;
+  } catch {
+    return null;
+  }
+}
+
+// ---- prompts --------------------------------------------------------------------------------------------------------
+
+/** Ask for what the active object wants and nobody answered yet. */
+function askActive() {
+  const thing = objects.active;
+  if (!isEmpty(thing) && !thing.region && !objects.answerOf(thing)) session.ask(thing.id, thing.prompt);
+}
+
+/** @param {Partial<import("./objects.js").Prompt>} change */
+function prompt(change) {
+  if (!session.picture || search) return;
+  hover = null;
+  view.outcome.replaceChildren();
+  objects.prompt(change);
+}
+
+stage.onPoint = ({ x, y }, label) => {
+  const { points } = objects.active.prompt;
+  prompt({ points: [...points, { x, y, label }] });
+};
+stage.onBox = (box) => prompt({ box });
+stage.onRemove = (index) => prompt(index < 0 ? { box: null } : { points: objects.active.prompt.points.filter((_, i) => i !== index) });
+stage.onHover = (place, label) => {
+  const thing = objects.active;
+  const useful = place && view.preview.checked && !search && !session.asking && (isEmpty(thing) || !thing.region);
+  if (useful) {
+    session.follow({ ...thing.prompt, points: [...thing.prompt.points, { ...place, label }] });
+  } else {
+    session.follow(null);
+    if (hover && !place) {
+      hover = null;
+      paintSoon();
+    }
+  }
+};
+stage.onResize = () => paintSoon();
+stage.announce = announce;
+
+session.onAnswer = (answer) => {
+  hover = null;
+  objects.answer(answer.prompt, answer);
+  const mask = objects.mask(objects.active);
+  if (mask && session.picture) {
+    const part = share(mask.logits, objects.active.threshold, session.picture);
+    announce(part === 0 ? "Nothing was found there" : `Found: ${Math.max(1, Math.round(part * 100))} % of the picture, score ${Math.round(mask.iou * 100)} %`);
+  }
+};
+session.onHover = (answer) => {
+  if (search || session.asking) return;
+  const { prompt: asked } = answer;
+  const thing = { ...objects.active, prompt: asked, choice: null, region: null };
+  objects.answer(asked, answer);
+  hover = objects.mask(thing)?.logits ?? null;
+  paintSoon();
+};
+session.onError = fail;
+
+function refine() {
+  const mask = objects.mask(objects.active);
+  if (!mask || mask.index < 0) return;
+  prompt({ seed: mask.logits.slice() });
+}
+
+// ---- everything -----------------------------------------------------------------------------------------------------
+
+async function findEverything() {
+  if (session.state !== "ready" || search) return;
+  const mine = search = { stop: new AbortController(), found: /** @type {Array<{logits: Float32Array, iou: number}>} */ ([]), done: 0, total: 0, pace: new Pace() };
+  hover = null;
+  view.outcome.replaceChildren();
+  showAll();
+  announce("Looking for every object");
+  /** @type {unknown} */
+  let problem = null;
+  try {
+    await session.everything((event) => {
+      if (search !== mine) return;
+      if (event.event === "progress" && event.stage === "everything") {
+        [mine.done, mine.total] = [event.done, event.total];
+        showProgress();
+      } else if (event.event === "region") {
+        mine.found.push({ logits: event.logits, iou: event.iou });
+      }
+    }, mine.stop.signal);
+  } catch (error) {
+    problem = error;
+  }
+  if (search !== mine) return;                             // another picture came
+  search = null;
+  const { found } = mine, stopped = isCancelled(problem);
+  if (found.length) objects.addAll(found);
+  if (problem && !stopped) fail(problem);
+  else note(stopped ? "Stopped" : found.length ? `${found.length} ${found.length === 1 ? "object" : "objects"} found` : "No object found",
+    stopped ? `${found.length} found up to here.` : found.length ? "Pick one in the list, or click it with Shift in the picture." : "The model was not sure of any. Click or drag a box instead.");
+  showAll();
+}
+
+function stopSearch() {
+  search?.stop.abort();
+  search = null;
+}
+
+/** @param {string} title @param {string} words */
+function note(title, words) {
+  view.outcome.replaceChildren(el("div", { class: "notice" }, el("h3", { text: title }), el("p", { text: words })));
+  announce(`${title}. ${words}`);
+}
+
+/** Stop whatever runs. */
+function stopAll() {
+  if (search) {
+    search.stop.abort();
+  } else {
+    reading.abort();
+    session.stop();
+  }
+  link.stopLoading();
+}
+
+// ---- what is seen -----------------------------------------------------------------------------------------------------
+
+let painting = 0;
+function paintSoon() {
+  if (painting) return;
+  painting = requestAnimationFrame(() => {
+    painting = 0;
+    paintNow();
+  });
+}
+
+function paintNow() {
+  const { picture } = session;
+  if (!picture) return;
+  const opacity = Number(view.opacity.value), ratio = Math.max(1, Math.min(devicePixelRatio || 1, 3));
+  const outline = view.outline.checked ? 2 * ratio : 0;
+  const active = objects.active;
+  /** @type {Array<{key: string | number, look: import("./overlay.js").Look}>} */
+  const layers = [];
+  for (const thing of [...objects.things.filter((each) => each !== active), active]) {
+    const mask = thing.visible ? objects.mask(thing) ?? heldMask(thing) : null;
+    if (!mask) continue;
+    const on = thing === active;
+    layers.push({ key: thing.id, look: { logits: mask.logits, threshold: thing.threshold, colour: thing.colour, opacity: on && hover ? opacity * 0.5 : opacity,
+      outline: on ? outline : outline / 2, outlineOpacity: 1 } });
+  }
+  if (hover) layers.push({ key: "hover", look: { logits: hover, threshold: 0, colour: active.colour, opacity: opacity * 0.7, outline: outline / 2, outlineOpacity: 0.8 } });
+  overlay.draw(picture, stage.pixels, layers);
+}
+
+/** The last mask of each object: it stays on the screen until the next answer. @type {Map<number, {logits: Float32Array}>} */
+const held = new Map();
+/** @param {Thing} thing */
+function heldMask(thing) {
+  return isEmpty(thing) ? null : held.get(thing.id) ?? null;
+}
+
+function showAll() {
+  const { picture } = session;
+  if (!picture) return showChip();
+  const active = objects.active, mask = objects.mask(active);
+  for (const thing of objects.things) {
+    const shown = objects.mask(thing);
+    if (shown) held.set(thing.id, shown);
+  }
+  stage.mark(active.region || !active.visible ? [] : active.prompt.points, active.region ? null : active.prompt.box);
+  showThings(objects);
+  showCandidates(objects, picture);
+  view.threshold.value = String(active.threshold);
+  view.thresholdValue.value = active.threshold === 0 ? "" : active.threshold.toFixed(1);
+  view.undo.disabled = !objects.canUndo || !!search;
+  view.redo.disabled = !objects.canRedo || !!search;
+  view.clear.disabled = !!search || objects.things.every(isEmpty);
+  view.everything.disabled = session.state !== "ready" || !!search;
+  view.refine.disabled = !mask || mask.index < 0 || !!search;
+  view.away.hidden = !objects.things.some((thing) => objects.mask(thing));
+  view.cutout.disabled = view.copy.disabled = !mask;
+  showProgress();
+  showFacts();
+  showChip();
+  paintSoon();
+}
+
+function showFacts() {
+  const { picture, timings } = session;
+  if (!picture) return;
+  const facts = [`${picture.width} × ${picture.height}`];
+  if (timings.restore_ms !== undefined) facts.push("known from before, not encoded again");
+  else if (timings.encode_ms) facts.push(`encoded in ${formatMs(timings.encode_ms)}`);
+  if (timings.decode_ms) facts.push(`mask in ${formatMs(timings.decode_ms)}`);
+  if (picture.note) facts.push(picture.note);
+  view.facts.textContent = facts.join(" · ");
+  card.showRun(runTimes(link.info, timings));
+}
+
+function showProgress() {
+  const { state } = session;
+  const active = state === "waiting" || state === "encoding" || !!search;
+  view.job.setAttribute("aria-busy", String(active));
+  view.stop.hidden = view.meter.hidden = !active;
+  stage.waiting = active;
+  let words = "Looking at the picture", left = "";
+  /** @type {number | null} */
+  let part = null;
+  if (search) {
+    words = search.total ? `Looking everywhere: ${search.done} of ${search.total}` : "Looking everywhere";
+    part = search.total ? search.done / search.total : null;
+    left = search.total ? search.pace.left("everything", search.done, search.total) : "";
+  } else if (state === "waiting") {
+    ({ words, part } = loadWords(link.progress));
+    words = `Waiting for the model. ${words}`;
+  }
+  if (!active) return;
+  showPart(view.bar, part);
+  view.doing.textContent = words;
+  view.left.textContent = left;
+}
+
+function showChip() {
+  const { state, progress } = link;
+  const { part } = loadWords(progress);
+  const looking = session.state === "encoding" || !!search;
+  view.chip.dataset.state = state === "busy" && !looking ? "ready" : state;
+  view.chip.textContent = {
+    idle: "Not loaded", loading: part === null ? "Loading" : `Loading ${Math.floor(part * 100)}%`,
+    ready: "Ready", busy: looking ? "Looking" : "Ready", failed: "Not loaded",
+  }[state];
+}
+
+// ---- taking away ------------------------------------------------------------------------------------------------------
+
+/** @param {Thing} thing @returns {import("./save.js").Object[]} */
+function out(thing) {
+  const mask = objects.mask(thing);
+  return mask ? [{ name: thing.name, logits: mask.logits, threshold: thing.threshold, iou: mask.iou, prompt: thing.prompt, colour: thing.colour }] : [];
+}
+
+/** @param {string} ending @param {(picture: import("../lib/picture.js").Picture) => Blob | Promise<Blob>} make */
+async function save(ending, make) {
+  const { picture } = session;
+  if (!picture) return;
+  try {
+    const name = picture.name.replace(/\.[a-z0-9]{1,5}$/i, "").replace(/[\\/:*?"<>|\u0000-\u001f]/g, "_").slice(0, 120) || "picture";
+    saveFile(`${name}${ending}`, await make(picture));
+  } catch (error) {
+    fail(error);
+  }
+}
+
+const text = (/** @type {string} */ words, /** @type {string} */ type) => new Blob([words], { type });
+const shownObjects = () => objects.things.filter((thing) => thing.visible).flatMap(out);
+
+view.cutout.addEventListener("click", () => void save("-cut-out.png", (picture) => cutOut(picture, out(objects.active)[0])));
+button("save-mask").addEventListener("click", () => void save("-mask.png", (picture) => maskImage(picture, shownObjects())));
+button("save-json").addEventListener("click", () => void save(".json", (picture) => text(coco(picture, shownObjects()), "application/json")));
+button("save-svg").addEventListener("click", () => void save(".svg", (picture) => text(svg(picture, shownObjects()), "image/svg+xml")));
+view.copy.addEventListener("click", () => void copyCutOut());
+
+async function copyCutOut() {
+  const { picture } = session, [object] = out(objects.active);
+  if (!picture || !object) return;
+  try {
+    if (!navigator.clipboard?.write || typeof ClipboardItem === "undefined") throw new Error("This browser does not let a page copy pictures. Save the cut-out instead.");
+    await navigator.clipboard.write([new ClipboardItem({ "image/png": cutOut(picture, object) })]);
+    say(view.copy, "Copied");
+    announce("Copied");
+  } catch (error) {
+    say(view.copy, "Not copied");
+    note("Not copied", error instanceof Error ? error.message : String(error));
+  }
+}
+
+/** @type {WeakMap<HTMLButtonElement, {words: string, timer: number}>} */
+const saying = new WeakMap();
+/** A word on a button for a moment. @param {HTMLButtonElement} on @param {string} words */
+function say(on, words) {
+  const before = saying.get(on);
+  clearTimeout(before?.timer);
+  const usual = before?.words ?? on.textContent ?? "";
+  on.textContent = words;
+  const timer = setTimeout(() => {
+    on.textContent = usual;
+    saying.delete(on);
+  }, 1600);
+  saying.set(on, { words: usual, timer });
+}
+
+/** @param {HTMLButtonElement} from where it was asked for */
+async function copyDiagnostics(from) {
+  const error = /** @type {any} */ (lastError ?? link.error);
+  const engine = await link.describe().catch((/** @type {any} */ why) => String(why?.message ?? why));
+  const { picture, state, timings } = session;
+  const report = diagnostics({
+    engine: { state: link.state, choice: link.choice, own_model: link.model.model === null, info: link.info, describe: engine },
+    graphics: await graphics(),
+    picture: picture && { state, width: picture.width, height: picture.height, bytes: picture.blob.size, type: picture.blob.type, timings, objects: objects.things.length },
+    error: error && { name: error.name, code: error.code, message: error.message, data: error.data ?? null, stack: error.stack ?? null },
+  });
+  try {
+    await copyText(report);
+    say(from, "Copied");
+  } catch {
+    say(from, "Not copied");
+  }
+}
+
+// ---- wiring -------------------------------------------------------------------------------------------------------------
+
+objects.onChange = () => {
+  askActive();
+  showAll();
+};
+session.onChange = showAll;
+session.modelKey = modelKey;
+input.onPicture = (blob, name) => void take(blob, name);
+input.announce = announce;
+input.onError = (error) => {
+  lastError = error;
+  view.inputOutcome.replaceChildren(errorNotice(error, (from) => void copyDiagnostics(from), "This picture cannot be used"));
+};
+card.onReplace = () => {
+  stopSearch();
+  session.stop();
+};
+card.onDiagnostics = (from) => void copyDiagnostics(from);
+
+/** @type {any} */
+let shown = null;
+link.onChange = () => {
+  card.show();
+  if (session.state === "waiting") showProgress();
+  showChip();
+  if (link.state === "ready" && link.info !== shown) {
+    shown = link.info;
+    if (link.model.model) settings.set(LOADED, "yes");
+    card.showRun(runTimes(link.info, session.timings));
+    if (session.picture && session.state === "none") session.reopen();   // the same picture for another model or executor
+    void keepOffline(byId("offline-note", HTMLParagraphElement));
+  }
+};
+
+view.stop.addEventListener("click", stopAll);
+view.undo.addEventListener("click", () => objects.undo());
+view.redo.addEventListener("click", () => objects.redo());
+view.clear.addEventListener("click", () => objects.clear());
+view.everything.addEventListener("click", () => void findEverything());
+view.refine.addEventListener("click", refine);
+button("new-thing").addEventListener("click", () => objects.add());
+for (const radio of document.querySelectorAll("input[name=tool]")) {
+  radio.addEventListener("change", () => stage.setTool(/** @type {"in" | "out" | "box"} */ (/** @type {HTMLInputElement} */ (radio).value)));
+}
+let sliding = false;
+view.threshold.addEventListener("input", () => {
+  objects.edit({ threshold: Number(view.threshold.value) }, !sliding);   // one step of undo for one pull
+  sliding = true;
+});
+view.threshold.addEventListener("change", () => { sliding = false; });
+view.opacity.value = settings.get("segment.opacity", "0.45");
+view.opacity.addEventListener("input", () => {
+  settings.set("segment.opacity", view.opacity.value);
+  paintSoon();
+});
+view.outline.checked = settings.get("segment.outline", "on") === "on";
+view.outline.addEventListener("change", () => {
+  settings.set("segment.outline", view.outline.checked ? "on" : "off");
+  paintSoon();
+});
+view.preview.checked = settings.get("segment.preview", "on") === "on";
+view.preview.addEventListener("change", () => settings.set("segment.preview", view.preview.checked ? "on" : "off"));
+const diagnosticsButton = button("diagnostics");
+diagnosticsButton.addEventListener("click", () => void copyDiagnostics(diagnosticsButton));
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", paintSoon);
+
+// ---- keyboard -----------------------------------------------------------------------------------------------------------
+
+const keysOn = byId("keys-on", HTMLInputElement);
+keysOn.checked = settings.get("keys", "on") === "on";
+keysOn.addEventListener("change", () => settings.set("keys", keysOn.checked ? "on" : "off"));
+
+addEventListener("keydown", (event) => {
+  if (event.defaultPrevented) return;
+  const target = event.target;
+  const typing = target instanceof HTMLTextAreaElement || target instanceof HTMLSelectElement
+    || (target instanceof HTMLInputElement && !["range", "checkbox", "radio"].includes(target.type));
+  if (typing) return;
+  const key = event.key.toLowerCase();
+  if ((event.ctrlKey || event.metaKey) && !event.altKey && (key === "z" || key === "y")) {
+    if (search) return;
+    event.preventDefault();
+    if (key === "y" || event.shiftKey) objects.redo();
+    else objects.undo();
+    return;
+  }
+  if (event.ctrlKey || event.metaKey || event.altKey) return;
+  if (event.key === "Escape") return stopAll();
+  if (event.repeat || !keysOn.checked) return;
+  const shortcuts = byId("shortcuts", HTMLDetailsElement);
+  const candidate = (/** @type {number} */ n) => {
+    const found = objects.active.region ? undefined : objects.candidates(objects.active)[n];
+    if (found) objects.edit({ choice: found.index });
+  };
+  /** @type {Record<string, () => void>} */
+  const keys = {
+    o: () => input.openFile(), n: () => objects.add(), r: refine, e: () => void findEverything(), c: () => void copyCutOut(),
+    1: () => candidate(0), 2: () => candidate(1), 3: () => candidate(2), 4: () => candidate(3),
+    "?": () => {
+      shortcuts.open = !shortcuts.open;
+      if (shortcuts.open) shortcuts.scrollIntoView({ block: "nearest" });
+    },
+  };
+  keys[key]?.();
+});
+
+void card.readManifest();
+link.onChange();
