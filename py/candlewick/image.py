@@ -1,8 +1,8 @@
 """A picture -> the square of pixels that an encoder wants, and a mask of that square -> the size of the picture.
 
 As in the reference: the longest side becomes `side` pixels, resampled as Pillow does it (bilinear over all pixels that an
-output pixel covers, in 22-bit fixed point, columns first), equal to Pillow to the bit. What is beyond the picture has the mean
-colour, which normalisation makes zero.
+output pixel covers, in 22-bit fixed point, columns first), equal to Pillow to the bit. What is beyond the picture is zero, as
+if it had the mean colour.
 """
 
 from __future__ import annotations
@@ -86,11 +86,10 @@ def _taps(n_in: int, n_out: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def model_pixels(image: np.ndarray, side: int, mean: tuple[float, ...]) -> np.ndarray:
-    """(height, width, 3) uint8 -> (1, side, side, 3) float32 from 0 to 255, the picture in the upper left corner."""
+    """(height, width, 3) uint8 -> (1, side, side, 3) float32, colours less the mean, the picture in the upper left corner."""
     width, height = fitted(image.shape[1], image.shape[0], side)
-    pixels = np.empty((1, side, side, 3), np.float32)
-    pixels[:] = np.array(mean, np.float32)
-    pixels[0, :height, :width] = resize(image, width, height)
+    pixels = np.zeros((1, side, side, 3), np.float32)
+    np.subtract(resize(image, width, height), np.array(mean, np.float32), out=pixels[0, :height, :width])
     return pixels
 
 

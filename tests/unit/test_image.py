@@ -30,12 +30,12 @@ def test_fitted_rounds_as_the_reference():
     assert image.fitted(12000, 1, 1024) == (1024, 1)
 
 
-def test_model_pixels_beyond_the_picture_have_the_mean_colour():
+def test_model_pixels_are_zero_beyond_the_picture():
     mean = (100.5, 20.0, 3.25)
     pixels = image.model_pixels(np.full((10, 40, 3), 7, np.uint8), 64, mean)
     assert pixels.shape == (1, 64, 64, 3) and pixels.dtype == np.float32
-    assert (pixels[0, :16] == 7).all()
-    assert (pixels[0, 16:] == np.array(mean, np.float32)).all()
+    assert (pixels[0, :16] == 7 - np.array(mean, np.float32)).all()
+    assert (pixels[0, 16:] == 0).all()
 
 
 def test_channels_become_rgb_by_one_rule():

@@ -43,6 +43,22 @@ class Attention(nn.Module):
         heads = [nn.split_heads(x, self.n_head) for x in (q, k, v)]  # (batch, n_head, n or m, d_in / n_head)
         return self.out_proj(nn.merge_heads(ops.attention(*heads)))
 
+    def of_few(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """q (1, t, d), k and v (1, m, d) -> (1, t, d): the same as calling it, made for few q and many k.
+
+        The projections move from the many to the few: q . (W_k k) = (W_k^T q) . k, and sum p (W_v v) = W_v (sum p v). The bias
+        of k adds the same to the scores of all keys, which softmax does not see; the weights p sum to one, so that of v stays.
+        """
+        n_head, (_, t, d), m = self.n_head, q.shape, k.shape[1]
+        d_head = self.q_proj.weight.shape[0] // n_head
+        by_head = (n_head, d_head, d)
+        q = ops.reshape(nn.split_heads(self.q_proj(q), n_head), (n_head, t, d_head)) * d_head**-0.5
+        q = ops.matmul(q, ops.reshape(self.k_proj.weight, by_head))  # (n_head, t, d)
+        p = ops.softmax(ops.matmul(ops.reshape(q, (n_head * t, d)), ops.reshape(k, (m, d)), transpose_b=True))  # (n_head t, m)
+        y = ops.reshape(ops.matmul(p, ops.reshape(v, (m, d))), (n_head, t, d))
+        y = ops.matmul(y, ops.reshape(self.v_proj.weight, by_head), transpose_b=True)  # (n_head, t, d_head)
+        return self.out_proj(nn.merge_heads(ops.reshape(y, (1, n_head, t, d_head))) + self.v_proj.bias)
+
     def __call__(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """q (batch, n, d), k and v (batch, m, d) -> (batch, n, d)"""
         return self.of(self.q_proj(q), self.k_proj(k), self.v_proj(v))
@@ -60,7 +76,7 @@ class MLPBlock(nn.Module):
 
 @dataclass(frozen=True)
 class View:
-    """What a block wants of the image, projected; each (batch, n_image, d_in). It does not depend on the tokens."""
+    """What the first block wants of the image, projected; each (batch, n_image, d_in). It does not depend on the tokens."""
 
     k: Tensor | nn.State  # where tokens look
     v: Tensor | nn.State  # what they find
@@ -88,8 +104,10 @@ class TwoWayAttentionBlock(nn.Module):
         look, back = self.cross_attn_token_to_image, self.cross_attn_image_to_token
         return View(look.k_proj(placed), look.v_proj(image), back.q_proj(placed))
 
-    def __call__(self, tokens: Tensor, image: Tensor, token_pe: Tensor, view: View) -> tuple[Tensor, Tensor]:
-        """tokens, token_pe (batch, t, d), image (batch, n_image, d), its view -> (tokens, image)"""
+    def __call__(
+        self, tokens: Tensor, image: Tensor, token_pe: Tensor, image_pe: Tensor, view: View | None
+    ) -> tuple[Tensor, Tensor]:
+        """tokens, token_pe (1, t, d), image, image_pe (1, n_image, d), the image's view if there is one -> (tokens, image)"""
         if self.first:
             tokens = self.self_attn(tokens, tokens, tokens)
         else:
@@ -97,12 +115,15 @@ class TwoWayAttentionBlock(nn.Module):
             tokens = tokens + self.self_attn(placed, placed, tokens)
         tokens = self.norm1(tokens)
 
-        look = self.cross_attn_token_to_image
-        tokens = self.norm2(look.of(look.q_proj(tokens + token_pe), view.k, view.v) + tokens)
+        look, back = self.cross_attn_token_to_image, self.cross_attn_image_to_token
+        if view:
+            seen, q = look.of(look.q_proj(tokens + token_pe), view.k, view.v), view.q
+        else:
+            placed = ops.add(image, image_pe)
+            seen, q = look.of_few(tokens + token_pe, placed, image), back.q_proj(placed)
+        tokens = self.norm2(seen + tokens)
         tokens = self.norm3(self.mlp(tokens) + tokens)
-
-        back = self.cross_attn_image_to_token
-        image = back.of(view.q, back.k_proj(tokens + token_pe), back.v_proj(tokens)) + image
+        image = back.of(q, back.k_proj(tokens + token_pe), back.v_proj(tokens)) + image
         return tokens, self.norm4(image)
 
 
@@ -115,11 +136,9 @@ class TwoWayTransformer(nn.Module):
     def __call__(self, image: Tensor, image_pe: Tensor, tokens: Tensor, view: View) -> tuple[Tensor, Tensor]:
         """image, image_pe (batch, n_image, d), tokens (batch, t, d), the first block's view -> (tokens, image)"""
         token_pe = tokens
-        for i, layer in enumerate(self.layers):
-            if i:
-                view = layer.view(image, image_pe)
-            tokens, image = layer(tokens, image, token_pe, view)
-        y = self.final_attn_token_to_image(tokens + token_pe, image + image_pe, image)
+        for layer in self.layers:
+            tokens, image = layer(tokens, image, token_pe, image_pe, view if layer.first else None)
+        y = self.final_attn_token_to_image.of_few(tokens + token_pe, ops.add(image, image_pe), image)
         return self.norm_final_attn(y + tokens), image
 
 

@@ -93,16 +93,14 @@ class Sam(nn.Module):
         self.prompt_encoder = PromptEncoder(d, dims.image_size, dims.grid, dims.mask_channels)
         self.mask_decoder = MaskDecoder(dims.decoder)
         self.pixel_scale = nn.Constant((1 / np.array(dims.pixel_std)).astype(np.float32))
-        self.pixel_mean = nn.Constant(np.array(dims.pixel_mean, np.float32))
 
     def prepare(self, memory: Memory) -> None:
         """Once, after loading: what depends on no picture."""
         ops.update(memory.image_pe, self.prompt_encoder.image_pe(), 0, axis=1)
 
     def encode(self, pixels: Tensor, memory: Memory) -> None:
-        """pixels (1, image_size, image_size, 3) from 0 to 255; where there is no picture they have the mean colour"""
-        x = (pixels - self.pixel_mean) * self.pixel_scale
-        self.remember(self.image_encoder(x), memory)  # (1, grid, grid, d)
+        """pixels (1, image_size, image_size, 3), colours less the mean colour, 0 where there is no picture"""
+        self.remember(self.image_encoder(pixels * self.pixel_scale), memory)  # (1, grid, grid, d)
 
     def remember(self, embedding: Tensor, memory: Memory) -> None:
         """embedding (1, grid, grid, d): from now on it is that of the picture"""
