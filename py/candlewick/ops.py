@@ -56,7 +56,9 @@ class Op:
                     continue
                 wanted = ("i32",) if name in INDICES else FLOAT_DTYPES[a.kind]
                 if a.dtype not in wanted:
-                    raise ValueError(f"{self.name}: {name} is {_s(a)}, wanted {' or '.join(wanted)}; ops.cast turns one into the other")
+                    raise ValueError(
+                        f"{self.name}: {name} is {_s(a)}, wanted {' or '.join(wanted)}; ops.cast turns one into the other"
+                    )
         return self.rule(list(args), **attrs) if self.variadic else self.rule(*args, **attrs)
 
 

@@ -110,7 +110,9 @@ def test_shape_errors_say_both_sides_and_where():
         trace(lambda x, y: x + y, {"x": Spec((2, 4)), "y": Spec((3,))})
 
 
-@pytest.mark.parametrize("fn", [lambda x, n: x + n, lambda x, n: ops.sum(n), lambda x, n: ops.relu(n), lambda x, n: ops.linear(n, x)])
+@pytest.mark.parametrize(
+    "fn", [lambda x, n: x + n, lambda x, n: ops.sum(n), lambda x, n: ops.relu(n), lambda x, n: ops.linear(n, x)]
+)
 def test_whole_numbers_are_not_read_as_floats(fn):
     with pytest.raises(ValueError, match=r"is i32\[2, 4\], wanted f32; ops.cast turns one into the other"):
         trace(fn, {"x": Spec((2, 4)), "n": Spec((2, 4), "i32")})
