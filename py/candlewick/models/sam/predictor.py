@@ -71,7 +71,7 @@ class Segmenter:
     async def embedding(self) -> np.ndarray:
         """The embedding of the picture, (grid, grid, d) float32: all that set_embedding needs."""
         self._picture()
-        return (await self.executor.run("recall", {}))["embedding"][0]
+        return (await self.executor.run("recall", {}))["embedding"][0].copy()  # of numpy's executor it is the state itself
 
     async def set_embedding(self, embedding: np.ndarray, width: int, height: int) -> None:
         """What `embedding` gave for a picture of this size: prompts are about it from now on."""
