@@ -44,6 +44,26 @@ float soften(float *scores, int32_t keys, int32_t padded, float *maximum, float 
     return factor;
 }
 
+void soften_twelve(float *scores, int32_t ld, int32_t rows, int32_t keys, float *sums) {
+    vec index = wasm_i32x4_make(0, 1, 2, 3), mask[3], nothing = splat(NOTHING);
+    Exp2 e = exp2_from(0.0f);
+    FULLY for (int i = 0; i < 3; i++)
+        mask[i] = wasm_i32x4_lt(wasm_i32x4_add(index, wasm_i32x4_splat(4 * i)), wasm_i32x4_splat(keys));
+    for (int32_t r = 0; r < rows; r++, scores += ld) {
+        vec v[3];
+        FULLY for (int i = 0; i < 3; i++) v[i] = choose(mask[i], load(scores + 4 * i), nothing);
+        float top = __builtin_ceilf(lane_max(vmax(vmax(v[0], v[1]), v[2])));
+        vec shift = splat(top);
+        vec total = zero();
+        FULLY for (int i = 0; i < 3; i++) {
+            vec p = wasm_v128_and(exp2_below(&e, sub(v[i], shift)), mask[i]);
+            store(scores + 4 * i, p);
+            total = add(total, p);
+        }
+        sums[r] = lane_sum(total);
+    }
+}
+
 void add_bias(float *scores, const float *bias, int32_t keys) {
     int32_t i = 0;
     for (vec scale = splat(LOG2E); i + 4 <= keys; i += 4) store(scores + i, madd(load(bias + i), scale, load(scores + i)));

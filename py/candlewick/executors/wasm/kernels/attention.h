@@ -15,6 +15,9 @@ INLINE int32_t visible(const attention_args *a, int32_t start, int32_t i) {
  * The maximum is rounded up to a whole number. Updates maximum and sum; returns the factor for what was summed before. */
 float soften(float *scores, int32_t keys, int32_t padded, float *maximum, float *sum);
 
+/* The same for `rows` rows, ld apart, of at most 12 keys each, 12 written; maxima are not kept. */
+void soften_twelve(float *scores, int32_t ld, int32_t rows, int32_t keys, float *sums);
+
 /* scores += bias, which is in base e. */
 void add_bias(float *scores, const float *bias, int32_t keys);
 

@@ -150,7 +150,9 @@ static void attend_block(const attention_args *a, const Context *c, const Packed
         int32_t here = least(KEY_BLOCK, keys - first), padded = ceil_div(here, PANEL) * PANEL;
         for (int32_t j = 0; j < padded; j += PANEL)
             score_panel(q, d, key_panel(p, a, kv, (first + j) / PANEL), rows_padded, scores + j, KEY_BLOCK);
-        for (int32_t r = 0; r < rows; r++) {
+        int twelve = a->n_k <= PANEL && !a->causal && !a->bias;
+        if (twelve) soften_twelve(scores, KEY_BLOCK, rows, here, total);
+        for (int32_t r = 0; r < rows && !twelve; r++) {
             int32_t seen = most(0, least(here, visible(a, start, from + r) - first));
             if (seen == 0) {
                 for (int32_t i = 0; i < padded; i++) scores[r * KEY_BLOCK + i] = 0.0f;

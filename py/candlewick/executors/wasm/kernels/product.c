@@ -2,9 +2,38 @@
 #include "product.h"
 #include "tiles.h"
 
-TILE_12(1)
-TILE_12(2)
-TILE_12(3)
+TILE(1, 3)
+TILE(2, 3)
+TILE(3, 3)
+TILE(1, 2)
+TILE(2, 2)
+TILE(4, 2)
+TILE(1, 1)
+TILE(2, 1)
+TILE(3, 1)
+TILE(6, 1)
+
+typedef void Tile(const float *x, int32_t ldx, const float *panel, int32_t k, const float *init, int32_t ldi, const float *bias,
+                  float *out, int32_t ldo);
+/* The tile for as many as possible of `rows` rows, with 1, 2 or 3 vectors of columns; `taken` says how many. */
+static Tile *pick(int32_t rows, int32_t vecs, int32_t *taken) {
+#define PICK(ROWS, VECS) return *taken = ROWS, tile_##ROWS##_##VECS
+    if (vecs == 3) {
+        if (rows >= 3) PICK(3, 3);
+        if (rows == 2) PICK(2, 3);
+        PICK(1, 3);
+    }
+    if (vecs == 2) {
+        if (rows >= 4) PICK(4, 2);
+        if (rows >= 2) PICK(2, 2);
+        PICK(1, 2);
+    }
+    if (rows >= 6) PICK(6, 1);
+    if (rows >= 3) PICK(3, 1);
+    if (rows == 2) PICK(2, 1);
+    PICK(1, 1);
+#undef PICK
+}
 
 INLINE vec activate(vec v, int32_t activation) {
     switch (activation) {
@@ -82,7 +111,8 @@ void multiply(const linear_args *a, float *scratch, int32_t panel, int32_t row, 
     float *y = AT(float, a->y) + (int64_t)row * a->ldy + panel * PANEL;
     const float *residual = a->residual ? AT(float, a->residual) + (int64_t)row * a->ldr + panel * PANEL : 0;
     const float *x = AT(float, a->x) + (int64_t)row * a->ldx;
-    int direct = columns == PANEL; /* the tile may write 12 columns into y */
+    int32_t vecs = ceil_div(columns, 4);
+    int direct = columns % 4 == 0; /* the tile may write its columns into y */
     int early = residual && direct && a->activation == ACTIVATION_none; /* start the sums from the residual */
     int more = !direct || a->activation != ACTIVATION_none || a->final != ACTIVATION_none || (residual && !early);
     const float *late = early ? 0 : residual;
@@ -101,13 +131,10 @@ void multiply(const linear_args *a, float *scratch, int32_t panel, int32_t row, 
         float *out = last && direct ? y : partial;
         int32_t ldo = last && direct ? a->ldy : PANEL;
         const float *add_last = last ? bias : zeros;
-        for (int32_t r = 0; r < rows; r += 3) {
-            const float *from_x = x + (int64_t)r * a->ldx + from, *from_init = init + (int64_t)r * ldi;
+        for (int32_t r = 0, here; r < rows; r += here) {
+            Tile *tile = pick(rows - r, vecs, &here);
             float *to = out + (int64_t)r * ldo;
-            int32_t here = least(3, rows - r);
-            if (here == 3) tile_3x12(from_x, a->ldx, w, depth, from_init, ldi, add_last, to, ldo);
-            else if (here == 2) tile_2x12(from_x, a->ldx, w, depth, from_init, ldi, add_last, to, ldo);
-            else tile_1x12(from_x, a->ldx, w, depth, from_init, ldi, add_last, to, ldo);
+            tile(x + (int64_t)r * a->ldx + from, a->ldx, w, depth, init + (int64_t)r * ldi, ldi, add_last, to, ldo);
             if (last && more) /* while the tile is in L1 */
                 finish(to, ldo, y + (int64_t)r * a->ldy, a->ldy, late ? late + (int64_t)r * a->ldr : 0, a->ldr, here,
                        columns, a->activation, a->final);

@@ -26,22 +26,34 @@ static const float zeros[PANEL] __attribute__((aligned(16)));
         }                                                                                                                \
     }
 
-/* out[ROWS][12] = init[ROWS][12] + x[ROWS][k] . panel[k][12] + bias[12]. Rows of x, init and out are ldx, ldi and ldo apart;
- * ldi = 0 takes the same row for all. */
-#define TILE_12(ROWS)                                                                                                    \
-    static __attribute__((noinline)) void tile_##ROWS##x12(const float *x, int32_t ldx, const float *panel, int32_t k,   \
-                                                           const float *init, int32_t ldi, const float *bias,            \
-                                                           float *out, int32_t ldo) {                                    \
-        vec acc[ROWS][3];                                                                                                \
+/* One step of k with VECS vectors of columns: what is left of a product whose columns do not fill the last panel. */
+#define STEP(ROWS, VECS, OFFSET)                                                                                         \
+    {                                                                                                                    \
+        vec b[VECS];                                                                                                     \
+        FULLY for (int v = 0; v < VECS; v++) b[v] = load(panel + PANEL * (OFFSET) + 4 * v);                              \
+        FULLY for (int r = 0; r < ROWS; r++) {                                                                           \
+            vec a = load_splat(row[r] + (OFFSET));                                                                       \
+            FULLY for (int v = 0; v < VECS; v++) acc[r][v] = madd(a, b[v], acc[r][v]);                                   \
+            FULLY for (int v = 0; v < VECS; v++) FIX(acc[r][v]);                                                         \
+        }                                                                                                                \
+    }
+
+/* out[ROWS][4 VECS] = init[ROWS][4 VECS] + x[ROWS][k] . panel[k][12] + bias. Rows of x, init and out are ldx, ldi and ldo apart;
+ * ldi = 0 takes the same row for all. 3 x 12 is the one that counts; 4 x 8 and 6 x 4 are nearly as good on narrow panels. */
+#define TILE(ROWS, VECS)                                                                                                 \
+    static __attribute__((noinline)) void tile_##ROWS##_##VECS(const float *x, int32_t ldx, const float *panel, int32_t k, \
+                                                               const float *init, int32_t ldi, const float *bias,        \
+                                                               float *out, int32_t ldo) {                                \
+        vec acc[ROWS][VECS];                                                                                             \
         const float *row[ROWS];                                                                                          \
         FULLY for (int r = 0; r < ROWS; r++) {                                                                           \
-            FULLY for (int c = 0; c < 3; c++) acc[r][c] = load(init + r * ldi + 4 * c);                                  \
+            FULLY for (int c = 0; c < VECS; c++) acc[r][c] = load(init + r * ldi + 4 * c);                               \
             row[r] = x + r * ldx;                                                                                        \
             FIX(row[r]);                                                                                                 \
         }                                                                                                                \
         int32_t left = k;                                                                                                \
         for (; left >= 4; left -= 4) {                                                                                   \
-            FULLY for (int i = 0; i < 4; i++) STEP_12(ROWS, i)                                                           \
+            FULLY for (int i = 0; i < 4; i++) STEP(ROWS, VECS, i)                                                        \
             panel += 4 * PANEL;                                                                                          \
             FIX(panel);                                                                                                  \
             FULLY for (int r = 0; r < ROWS; r++) {                                                                       \
@@ -50,11 +62,11 @@ static const float zeros[PANEL] __attribute__((aligned(16)));
             }                                                                                                            \
         }                                                                                                                \
         for (; left > 0; left--) {                                                                                       \
-            STEP_12(ROWS, 0)                                                                                             \
+            STEP(ROWS, VECS, 0)                                                                                          \
             panel += PANEL;                                                                                              \
             FULLY for (int r = 0; r < ROWS; r++) row[r]++;                                                               \
         }                                                                                                                \
-        FULLY for (int c = 0; c < 3; c++) {                                                                              \
+        FULLY for (int c = 0; c < VECS; c++) {                                                                           \
             vec b = load(bias + 4 * c);                                                                                  \
             FULLY for (int r = 0; r < ROWS; r++) store(out + r * ldo + 4 * c, add(acc[r][c], b));                        \
         }                                                                                                                \

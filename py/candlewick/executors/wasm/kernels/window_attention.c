@@ -47,7 +47,7 @@ static void pack_twelve(const float *const *rows, int32_t first, int32_t n, int3
 }
 
 int32_t kernel_window_attention(const window_attention_args *a, const Context *c) {
-    int32_t n = a->window * a->window, d = a->d, padded = ceil_div(n, PANEL) * PANEL;
+    int32_t n = a->window * a->window, d = a->d, padded = ceil_div(n, PANEL) * PANEL, keys_four = ceil_div(n, 4) * 4;
     int32_t width = ceil_div(d, V_PANEL) * V_PANEL, wide = 3 * a->n_head * d;
     int32_t across = ceil_div(a->width, a->window), down = ceil_div(a->height, a->window);
     int32_t windows = a->batch * across * down;
@@ -79,11 +79,11 @@ int32_t kernel_window_attention(const window_attention_args *a, const Context *c
                 float maximum = NOTHING;
                 total[r] = 0.0f;
                 if (a->bias) add_bias(scores + r * padded, AT(float, a->bias) + ((int64_t)head * n + from + r) * n, n);
-                soften(scores + r * padded, n, padded, &maximum, &total[r]);
+                soften(scores + r * padded, n, keys_four, &maximum, &total[r]);
             }
             for (int32_t i = here * padded; i < fours * padded; i += 4) store(scores + i, zero());
             for (int32_t column = 0; column < width; column += V_PANEL)
-                weigh_panel(scores, padded, values + column * padded, padded, fours, sums + column, width);
+                weigh_panel(scores, padded, values + column * padded, keys_four, fours, sums + column, width);
             for (int32_t r = 0; r < here; r++) {
                 const float *base = head_rows[from + r] - head * 3 * d;
                 if (base == AT(float, a->outside)) continue;
