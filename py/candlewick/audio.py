@@ -6,6 +6,7 @@ Only NumPy is needed. Other file types are decoded by the browser in the page, a
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -41,6 +42,11 @@ class WavFormat:
     rate: int
     bits: int
 
+    @property
+    def frame(self) -> int:
+        """Bytes of one sample of every channel."""
+        return self.channels * self.bits // 8
+
 
 def read_wav(data: bytes) -> tuple[np.ndarray, int]:
     """Bytes of a RIFF/WAVE file (or RF64) -> samples float32 (n, channels), rate in Hz.
@@ -48,11 +54,30 @@ def read_wav(data: bytes) -> tuple[np.ndarray, int]:
     Integer samples are divided by their full scale, so they lie in -1 .. 1; 8-bit ones are unsigned in the file. A data
     chunk longer than the file (a recording that was cut off, or streamed) is read as far as it goes. Raises AudioError.
     """
+    chunk, format = _find_chunks(data)
+    out = np.empty((len(chunk) // format.frame, format.channels), np.float32)
+    for start, block in _blocks_of(chunk, format):
+        out[start : start + len(block)] = block
+    return out, format.rate
+
+
+def read_wav_mono(data: bytes) -> tuple[np.ndarray, int]:
+    """As `read_wav` and `to_mono`, -> samples float32 (n,), rate in Hz: but the channels never stand beside each other in
+    memory, so a recording of hours takes no more than its mean."""
+    chunk, format = _find_chunks(data)
+    out = np.empty(len(chunk) // format.frame, np.float32)
+    for start, block in _blocks_of(chunk, format):
+        out[start : start + len(block)] = to_mono(block)
+    return out, format.rate
+
+
+def _find_chunks(data: bytes) -> tuple[memoryview, WavFormat]:
+    """Bytes of a file -> its samples as they stand, and what they are."""
     format, chunk = None, None
     size64: int | None = None
     view = memoryview(data)
     if view[:4] not in (b"RIFF", b"RF64") or view[8:12] != b"WAVE":
-        raise AudioError(f"not a WAV file: it begins with {_looks_like(bytes(view[:12]))}")
+        raise AudioError(f"not a WAV file: it begins with {looks_like(bytes(view[:12]))}")
     at = 12
     while at + 8 <= len(view):
         name, size = bytes(view[at : at + 4]), int.from_bytes(view[at + 4 : at + 8], "little")
@@ -70,7 +95,7 @@ def read_wav(data: bytes) -> tuple[np.ndarray, int]:
     if format is None or chunk is None:
         missing = "format (fmt)" if format is None else "data"
         raise AudioError(f"WAV file without a {missing} chunk: it is damaged or cut off")
-    return _samples(chunk, format), format.rate
+    return chunk, format
 
 
 def _read_format(body: bytes) -> WavFormat:
@@ -88,10 +113,19 @@ def _read_format(body: bytes) -> WavFormat:
     return WavFormat(code, channels, rate, bits)
 
 
-def _samples(chunk: memoryview, format: WavFormat) -> np.ndarray:
-    """Data chunk -> float32 (n, channels). An incomplete frame at the end is left out."""
-    frame = format.channels * format.bits // 8
-    raw = chunk[: len(chunk) // frame * frame]
+BLOCK_FRAMES = 1 << 18  # read at a time: what reading needs beside its result is a block
+
+
+def _blocks_of(chunk: memoryview, format: WavFormat) -> Iterator[tuple[int, np.ndarray]]:
+    """Data chunk -> (first frame, float32 (n, channels)), block by block. An incomplete frame at the end is left out."""
+    frames = len(chunk) // format.frame
+    for start in range(0, frames, BLOCK_FRAMES):
+        end = min(start + BLOCK_FRAMES, frames)
+        yield start, _samples(chunk[start * format.frame : end * format.frame], format)
+
+
+def _samples(raw: memoryview, format: WavFormat) -> np.ndarray:
+    """Whole frames -> float32 (n, channels)."""
     if format.code == FLOAT:
         x = np.frombuffer(raw, "<f4" if format.bits == 32 else "<f8").astype(np.float32)
     elif format.bits == 8:
@@ -106,7 +140,8 @@ def _samples(chunk: memoryview, format: WavFormat) -> np.ndarray:
     return x.reshape(-1, format.channels)
 
 
-def _looks_like(head: bytes) -> str:
+def looks_like(head: bytes) -> str:
+    """The first bytes of a file, and what they are a sign of, in words."""
     kinds = {b"fLaC": "a FLAC file", b"OggS": "an Ogg file", b"ID3": "an MP3 file", b"\xff\xfb": "an MP3 file",
              b"\x1aE\xdf\xa3": "a WebM or Matroska file", b"RIFX": "a big-endian WAV file (RIFX)",
              b"<!do": "a web page", b"<!DO": "a web page", b"<htm": "a web page",

@@ -18,9 +18,10 @@ READ = """async ([text, type]) => {
   const { readSound } = await import("/web/lib/audio.js");
   const bytes = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
   try {
-    const { sound, seconds } = await readSound(new Blob([bytes], { type }));
-    return sound.kind === "wav" ? { kind: "wav", seconds, bytes: sound.bytes.byteLength }
-      : { kind: "pcm", seconds, rate: sound.rate, channels: sound.channels.length, length: sound.channels[0].length,
+    const { sound, seconds, note } = await readSound(new Blob([bytes], { type }));
+    const more = note ? { note } : {};
+    return sound.kind === "wav" ? { kind: "wav", seconds, bytes: sound.bytes.byteLength, ...more }
+      : { kind: "pcm", seconds, ...more, rate: sound.rate, channels: sound.channels.length, length: sound.channels[0].length,
           peaks: sound.channels.map((c) => c.reduce((a, x) => Math.max(a, Math.abs(x)), 0)) };
   } catch (error) {
     return { error: error.code, message: error.message };
@@ -75,6 +76,25 @@ def test_wav_cut_short_and_wav_without_end(page):
     assert read(page, streamed)["seconds"] == pytest.approx(1)
 
 
+def test_what_is_missing_is_told(page):
+    """A file that holds less than its head says is read as far as it goes, and that is said."""
+    assert read(page, riff(form(1, 16), (b"data", bytes(160_000)))[:-80_000])["note"] == \
+        "cut short or damaged: only 0:05 of 0:10 could be read"
+    whole = riff(form(1, 16), (b"data", bytes(160_000)))
+    for unknown in (b"\xff\xff\xff\xff", b"\x00\x00\xff\x7f"):  # written before the length was known
+        assert "note" not in read(page, whole[:40] + unknown + whole[44:])
+    if JFK.exists():
+        assert "note" not in read(page, JFK.read_bytes())
+        assert read(page, JFK.read_bytes()[:300_000])["note"].startswith("cut short or damaged: only 0:0")
+
+
+def test_rf64_is_read_by_us(page):
+    body = struct.pack("<QQQI", 0, 16_000, 0, 0)
+    data = riff((b"ds64", body), form(1, 16), (b"data", bytes(16_000)))
+    data = b"RF64\xff\xff\xff\xff" + data[8:].replace(b"data" + struct.pack("<I", 16_000), b"data\xff\xff\xff\xff")
+    assert read(page, data) == {"kind": "wav", "seconds": 1, "bytes": len(data)}
+
+
 def test_flac_at_its_own_rate_with_all_channels(page):
     if not JFK.exists():
         pytest.skip(f"{JFK} is not here")
@@ -93,6 +113,11 @@ NOT_SOUND = {
     "empty": (b"", "empty", "0 bytes"),
     "noise": (bytes(range(256)) * 8, "unknown_format", "no sound that it can decode"),
     "flac cut in its head": (b"fLaC" + bytes(16), "not_decoded", "FLAC file"),
+    "text of two bytes a letter": ("I was an MP3, says the name.".encode("utf-16"), "not_sound", "text file"),
+    "big-endian text": (b"\xfe\xff" + "Dear diary".encode("utf-16-be"), "not_sound", "text file"),
+    "wav of a kind nobody reads": (riff(form(0x1234, 4), (b"data", bytes(999))), "not_decoded",
+                                   "a WAV file with samples of format code 0x1234 and 4 bits"),
+    "aiff cut in its head": (b"FORM\0\0\0\x2eAIFF" + bytes(40), "not_decoded", "an AIFF file"),
     "wav without samples": (riff(form(1, 16), (b"data", b"")), "no_samples", "0 seconds"),
 }
 

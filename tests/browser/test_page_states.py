@@ -104,6 +104,51 @@ def test_stop_while_loading_then_go_on(browser, site):
         expect(page.locator("#chip")).to_have_text("Ready")
 
 
+def test_loading_is_told_in_order(browser, site):
+    """Download and start of Python run side by side; what is shown does not jump between them, nor go back."""
+    with visit(browser, site, "/web/") as page:
+        devtools = page.context.new_cdp_session(page)
+        devtools.send("Network.enable")
+        devtools.send("Network.emulateNetworkConditions",
+                      {"offline": False, "latency": 5, "downloadThroughput": 12e6, "uploadThroughput": 1e6})
+        page.add_init_script("""
+          window.told = [];
+          addEventListener("DOMContentLoaded", () => new MutationObserver(() => {
+            const words = document.querySelector("#load-doing")?.textContent ?? "";
+            const part = document.querySelector("#load-bar")?.value;
+            if (window.told.at(-1)?.words !== words) window.told.push({ words, part });
+          }).observe(document.body, { subtree: true, childList: true, characterData: true, attributes: true }));""")
+        page.goto(site + "/web/whisper/")
+        wait_ready(page)
+        told = page.evaluate("window.told")
+        stages = [re.sub(":.*", "", each["words"]) for each in told]
+        order = [name for name, before in zip(stages, ["", *stages]) if name and name != before]
+        assert order.count("Downloading the model") == 1, order
+        for stage in ("Downloading the model", "Reading the weights"):
+            parts = [each["part"] for each, name in zip(told, stages) if name == stage]
+            assert parts == sorted(parts), (stage, parts)
+
+
+@pytest.mark.parametrize("then", ["again", "load", "sample"])
+def test_stop_while_loading_and_on_at_once(browser, site, then):
+    """The worker answers a stop late; a person who has changed his mind before that gets a load of his own."""
+    with visit(browser, site) as page:
+        devtools = page.context.new_cdp_session(page)
+        devtools.send("Network.enable")
+        network = {"offline": False, "latency": 5, "uploadThroughput": 1e6}
+        devtools.send("Network.emulateNetworkConditions", network | {"downloadThroughput": 6e6})
+        page.get_by_role("button", name="Try the sample").click()
+        expect(page.locator("#doing")).to_contain_text("Waiting for the model", timeout=5000)
+        stop = "load-stop" if then == "load" else "stop"
+        page.evaluate("([stop, then]) => { for (const id of [stop, then]) document.getElementById(id).click(); }", [stop, then])
+        expect(page.locator("#chip")).to_contain_text("Loading")
+        devtools.send("Network.emulateNetworkConditions", network | {"downloadThroughput": -1})
+        wait_ready(page)
+        if then != "load":  # there the recording was stopped with the load it waited for
+            wait_done(page, "Sample")
+            assert "small candle" in words(page)
+
+
 def test_model_that_cannot_be_fetched_is_told_and_can_be_loaded_again(browser, site):
     with visit(browser, site, "/web/", allow=("404",)) as page:
         page.context.route("**/models/**", lambda route: route.fulfill(status=404, body="no"))

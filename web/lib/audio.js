@@ -9,12 +9,12 @@
  *   `note` says in words what a person should know about how it was read, for example a lower decoding rate.
  */
 import { sniff, wavHead } from "./sniff.js";
-import { formatBytes } from "./ui.js";
+import { formatBytes, formatClock } from "./ui.js";
 
 /** Beyond this length the browser decodes straight to 16 kHz, or its memory (and ours) would not do. */
 const LONG_SECONDS = 30 * 60;
 /** A file below this is never so long that the length must be looked up before decoding. */
-const SMALL_BYTES = 8e6;
+const SMALL_BYTES = 1e6;
 const LOW_RATE = 16_000;
 
 /** A problem with the sound itself, told in words for the person. */
@@ -45,12 +45,15 @@ export async function readSound(blob, signal) {
   if (kind.not) {
     throw new AudioError(`This is ${kind.not}, whatever its name says. Choose a sound or video file.`, "not_sound");
   }
+  let format = kind.format;
   if (kind.format === "WAV") {
     const wav = wavHead(head, blob.size);
     if (wav?.plain) {
       if (wav.dataBytes === 0) throw new AudioError("The WAV file holds no samples: its sound is 0 seconds long.", "no_samples");
-      return { sound: { kind: "wav", bytes: await wholeOf(blob) }, seconds: wav.seconds, note: null };
+      const note = shortened(wav.seconds ?? 0, (wav.seconds ?? 0) + wav.missing);
+      return { sound: { kind: "wav", bytes: await wholeOf(blob) }, seconds: wav.seconds, note };
     }
+    if (wav?.kind) format = `WAV file with ${wav.kind}`;
   }
 
   let rate = kind.rate ?? 48_000;
@@ -59,7 +62,7 @@ export async function readSound(blob, signal) {
     const media = await probe(blob);
     if (media && media.seconds > LONG_SECONDS) {
       rate = LOW_RATE;
-      note = "A long file: the browser itself brings it to 16 kHz, to save memory.";
+      note = "a long file: the browser itself brings it to 16 kHz, to save memory";
     }
   }
   signal?.throwIfAborted();
@@ -69,11 +72,21 @@ export async function readSound(blob, signal) {
   try {
     buffer = await new OfflineAudioContext(1, 1, rate).decodeAudioData(bytes);
   } catch {
-    throw await whyNot(blob, kind.format);
+    throw await whyNot(blob, format);
   }
   if (buffer.length === 0) throw new AudioError("There is no sound in this file: it is 0 seconds long.", "no_samples");
-  const channels = Array.from({ length: buffer.numberOfChannels }, (_, i) => buffer.getChannelData(i).slice());
+  const channels = Array.from({ length: buffer.numberOfChannels }, (_, i) => buffer.getChannelData(i));
+  note = shortened(buffer.duration, kind.seconds ?? 0) ?? note;
   return { sound: { kind: "pcm", channels, rate: buffer.sampleRate }, seconds: buffer.duration, note };
+}
+
+/**
+ * What to say of a file that holds less than it says.
+ * @param {number} seconds that there are @param {number} told by the file's head
+ */
+function shortened(seconds, told) {
+  if (told - seconds < 0.5) return null;
+  return `cut short or damaged: only ${formatClock(seconds)} of ${formatClock(told)} could be read`;
 }
 
 /** @param {Blob} blob */
@@ -123,7 +136,7 @@ async function whyNot(blob, format) {
   }
   if (format) {
     return new AudioError(
-      `This is a ${format} file, but the browser could not decode it: it is damaged or cut short, or the browser does not know `
+      `This is ${/^(A|O|MP)/.test(format) ? "an" : "a"} ${format.includes("file") ? format : `${format} file`}, but the browser could not decode it: it is damaged or cut short, or the browser does not know `
       + "this kind. Try WAV, FLAC, MP3, M4A, OGG or WebM.", "not_decoded");
   }
   return new AudioError(

@@ -14,6 +14,15 @@ export function isCancelled(error) {
   return code === "cancelled" || name === "AbortError";
 }
 
+/**
+ * Python starts while the model comes in. Of the two the download takes longer, and a bar that shows both in turn shows
+ * neither: as long as something is to come down, that is what is told.
+ * @param {any} event @param {any} shown
+ */
+function behind(event, shown) {
+  return event.stage === "runtime" && shown?.stage === "download" && shown.done < shown.total;
+}
+
 export class Link {
   #engine = new Engine();
   /** @type {Promise<any> | null} */
@@ -55,7 +64,7 @@ export class Link {
       const info = await this.#engine.load(
         { model, executor, ...(files && { files }), ...(threads && { threads }) },
         { signal: stop.signal, onEvent: (/** @type {any} */ event) => {
-          if (current() && event.event === "progress") this.#set("loading", { progress: event });
+          if (current() && event.event === "progress" && !behind(event, this.progress)) this.#set("loading", { progress: event });
         } });
       if (current()) this.#set("ready", { info, progress: null });
       return info;
@@ -81,9 +90,12 @@ export class Link {
     this.#set("idle", { info: null, progress: null, error: null });
   }
 
-  /** Stop loading; what was stored stays for the next try. */
+  /**
+   * Stop loading; what was stored stays for the next try. The worker may take its time to answer: who asks for the model in
+   * between starts a new load, and is not given the end of this one.
+   */
   stopLoading() {
-    if (this.state === "loading") this.#stop.abort();
+    if (this.state === "loading") this.reset();
   }
 
   /**

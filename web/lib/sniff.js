@@ -2,7 +2,11 @@
  * What a file is by its first bytes, whatever its name says: a container of sound (and its sampling rate where the head
  * tells it, so that the browser need not resample), or something that certainly is no sound.
  *
- * @typedef {{format: string | null, rate: number | null, not: string | null}} Kind
+ * @typedef {object} Kind
+ * @property {string | null} format
+ * @property {number | null} rate
+ * @property {string | null} not what it is instead of sound
+ * @property {number | null} seconds how long the head says that it is, where that can be believed
  */
 
 /** [offset, ASCII, in words] of things that are no sound. */
@@ -23,13 +27,19 @@ export function sniff(head) {
     return true;
   };
   /** @param {string} format @param {number | null} [rate] @returns {Kind} */
-  const sound = (format, rate = null) => ({ format, rate: rate && rate >= 8000 && rate <= 96_000 ? rate : null, not: null });
+  const sound = (format, rate = null) =>
+    ({ format, rate: rate && rate >= 8000 && rate <= 96_000 ? rate : null, not: null, seconds: null });
+  /** @param {string} words @returns {Kind} */
+  const not = (words) => ({ format: null, rate: null, not: words, seconds: null });
 
-  for (const [offset, text, words] of NOT_SOUND) if (at(offset, text)) return { format: null, rate: null, not: words };
-  if (at(0, "RIFF") && at(8, "WAVE")) return sound("WAV");
-  if (at(0, "RF64") && at(8, "WAVE")) return sound("WAV (RF64)");
+  for (const [offset, text, words] of NOT_SOUND) if (at(offset, text)) return not(words);
+  if ((at(0, "RIFF") || at(0, "RF64")) && at(8, "WAVE")) return sound("WAV");
   if (at(0, "RIFF") && at(8, "AVI ")) return sound("AVI");
-  if (at(0, "fLaC")) return sound("FLAC", (head[18] << 12) | (head[19] << 4) | (head[20] >> 4));
+  if (at(0, "fLaC")) {
+    const rate = (head[18] << 12) | (head[19] << 4) | (head[20] >> 4);
+    const samples = (head[21] & 15) * 2 ** 32 + head[22] * 2 ** 24 + head[23] * 2 ** 16 + head[24] * 2 ** 8 + head[25];
+    return { ...sound("FLAC", rate), seconds: rate && samples ? samples / rate : null };   // 0 samples: not known
+  }
   if (at(0, "OggS")) return oggRate(head, sound);
   if (at(0, "ID3")) {
     const skip = 10 + ((head[6] << 21) | (head[7] << 14) | (head[8] << 7) | head[9]);
@@ -41,6 +51,7 @@ export function sniff(head) {
   if (at(0, "#!AMR")) return sound("AMR");
   if (at(0, "caff")) return sound("CAF");
   if (at(0, "\x30\x26\xb2\x75")) return sound("Windows Media");
+  if (looksLikeUtf16(head)) return not("a text file");   // its first bytes would pass for MPEG
   if (head[0] === 0xff && (head[1] & 0xf6) === 0xf0) {
     const rates = [96000, 88200, 64000, 48000, 44100, 32000, 24000, 22050, 16000, 12000, 11025, 8000];
     return sound("AAC", rates[(head[2] >> 2) & 15] ?? null);
@@ -48,9 +59,9 @@ export function sniff(head) {
   if (mpegRate(head, 0)) return sound("MP3", mpegRate(head, 0));
   if (looksLikeText(head)) {
     const page = /<(!doctype|html)/i.test(String.fromCharCode(...head.subarray(0, 256)));
-    return { format: null, rate: null, not: page ? "a web page" : "a text file" };
+    return not(page ? "a web page" : "a text file");
   }
-  return { format: null, rate: null, not: null };
+  return { format: null, rate: null, not: null, seconds: null };
 }
 
 /** Sampling rate in an MPEG audio frame header at `offset`, or null. @param {Uint8Array} head @param {number} offset */
@@ -82,15 +93,27 @@ function looksLikeText(head) {
   return some.length > 0 && some.every((byte) => byte >= 0x20 || byte === 9 || byte === 10 || byte === 13);
 }
 
+/** UTF-16 with its mark, and mostly of letters below U+0100. @param {Uint8Array} head */
+function looksLikeUtf16(head) {
+  const little = head[0] === 0xff && head[1] === 0xfe;
+  if (!little && !(head[0] === 0xfe && head[1] === 0xff)) return false;
+  const high = head.subarray(2, 66).filter((_, i) => i % 2 === (little ? 1 : 0));
+  return high.length > 0 && high.filter((byte) => byte === 0).length > high.length / 2;
+}
+
+/** A data chunk that says to be this long, or longer, was written before its length was known. */
+const STREAMED = 0x7fff0000;
+
 /**
  * The head of a RIFF WAVE file: is it of the plain kinds that the engine reads from the bytes (whole numbers of 8, 16, 24 or
  * 32 bits, floats of 32 or 64, also in the extensible form), and how long is it? null if there is no fmt chunk in the head.
+ * `kind` names the samples in words; `missing` is how many seconds the file says to have and has not.
  * @param {Uint8Array} head
  * @param {number} size bytes of the whole file
  */
 export function wavHead(head, size) {
   const view = new DataView(head.buffer, head.byteOffset, head.byteLength);
-  let plain = false, bytesPerSecond = 0;
+  let plain = false, bytesPerSecond = 0, kind = "";
   for (let at = 12; at + 8 <= head.length;) {
     const id = String.fromCharCode(...head.subarray(at, at + 4));
     const length = view.getUint32(at + 4, true);
@@ -99,12 +122,14 @@ export function wavHead(head, size) {
       const bits = view.getUint16(at + 22, true);
       if (code === 0xfffe && length >= 40 && at + 34 <= head.length) code = view.getUint16(at + 32, true);
       plain = (code === 1 && [8, 16, 24, 32].includes(bits)) || (code === 3 && [32, 64].includes(bits));
+      kind = `samples of format code 0x${code.toString(16)} and ${bits} bits`;
       bytesPerSecond = view.getUint32(at + 16, true);
     } else if (id === "data") {
       const dataBytes = Math.min(length, size - at - 8);   // a length of 0xffffffff or past the end: streamed or cut short
-      return { plain, dataBytes, seconds: bytesPerSecond ? dataBytes / bytesPerSecond : null };
+      const missing = length < STREAMED && bytesPerSecond ? (length - dataBytes) / bytesPerSecond : 0;
+      return { plain, kind, dataBytes, missing, seconds: bytesPerSecond ? dataBytes / bytesPerSecond : null };
     }
     at += 8 + length + (length & 1);
   }
-  return bytesPerSecond ? { plain, dataBytes: size, seconds: null } : null;
+  return bytesPerSecond ? { plain, kind, dataBytes: size, missing: 0, seconds: null } : null;
 }

@@ -57,7 +57,9 @@ const ADVICE = /** @type {Record<string, [string, string]>} */ ({
 export function errorWords(error, cannot) {
   const message = error?.message ? String(error.message) : String(error);
   if (error?.name === "AudioError") {
-    return { title: String(error.code).startsWith("mic") ? "No microphone" : "This file cannot be used", message, advice: "" };
+    const titles = /** @type {Record<string, string>} */ ({ mic_short: "Too short", sample: "The sample did not come" });
+    const title = titles[error.code] ?? (String(error.code).startsWith("mic") ? "No microphone" : "This file cannot be used");
+    return { title, message, advice: "" };
   }
   if (error?.name === "PictureError") return { title: String(error.title), message, advice: "" };
   const [title, advice] = ADVICE[error?.code] ?? ADVICE.internal;

@@ -37,6 +37,8 @@ export class Input {
   onSource = () => {};
   /** @type {(error: unknown) => void} */
   onError = () => {};
+  /** Something a person should know that is no fault. @type {(words: string) => void} */
+  onNotice = () => {};
   /** The microphone is about to run: whatever plays should be quiet. @type {() => void} */
   onRecord = () => {};
   /** @type {(words: string) => void} */
@@ -84,11 +86,11 @@ export class Input {
   #take(files) {
     if (!files?.length) return;
     if (this.recording) {
-      this.announce("Stop the recording first, then drop the file again.");
+      this.onNotice("A recording is running. Stop it first, then give the file again.");
       return;
     }
-    if (files.length > 1) this.announce(`One file at a time: taking ${files[0].name}.`);
     this.onSource({ name: files[0].name, blob: files[0], recording: null });
+    if (files.length > 1) this.onNotice(`One file at a time: of ${files.length} files this takes ${files[0].name}.`);
   }
 
   #listenForDrops() {

@@ -8,7 +8,7 @@ import { diagnostics, graphics } from "../lib/device.js";
 import { formats } from "../lib/formats.js";
 import { isCancelled, Link } from "../lib/link.js";
 import { keepOffline } from "../lib/offline.js";
-import { byId, copyText, formatClock, formatFactor, formatMs, saveFile, settings } from "../lib/ui.js";
+import { byId, copyText, el, formatClock, formatFactor, formatMs, saveFile, settings } from "../lib/ui.js";
 import { loadWords, Pace } from "../lib/words.js";
 import { Input } from "./input.js";
 import { runTimes, whisper } from "./model.js";
@@ -33,6 +33,8 @@ class Job {
   /** What can be saved: the final result, or the segments up to where it stopped. @type {any} */
   result = null;
   pace = new Pace();
+  /** How long it will take, in words; "" while that is not known. */
+  left = "";
   began = 0;
   /** The last notification of progress. @type {any} */
   stage = null;
@@ -97,6 +99,7 @@ async function run(job) {
   const live = () => job === current && !job.stop.signal.aborted;
   job.state = job.read ? "waiting" : "reading";
   job.progress = job.result = job.stage = null;
+  job.left = "";
   transcript.clear();
   showJob();
   try {
@@ -188,6 +191,7 @@ function hear(job, event) {
   } else if (event.event === "progress") {
     // the first pass over a long file makes its spectrogram; a worker that was replaced loads the model again
     if (event.stage === "transcribe") job.progress = { done: event.done, total: event.total };
+    job.left = job.pace.left(event.stage, event.done, event.total);   // also of the first, which is the start to count from
     job.stage = event;
     showProgress(job);
   }
@@ -255,13 +259,13 @@ function showProgress(job) {
   } else if (job.state === "running") {
     const { progress, stage } = job;
     words = "Listening";
+    left = job.left;
     if (stage && stage.stage !== "transcribe") {
       ({ words, part } = loadWords(stage));
     } else if (progress && progress.done > 0 && progress.total > 0) {
       const speed = progress.done / ((performance.now() - job.began) / 1000);
       words = `${formatClock(progress.done)} of ${formatClock(progress.total)} · ${formatFactor(speed)}× real time`;
       part = progress.done / progress.total;
-      left = job.pace.left("transcribe", progress.done, progress.total);
     }
   }
   showPart(view.bar, part);
@@ -271,7 +275,7 @@ function showProgress(job) {
 
 function showChip() {
   const { state, progress } = link;
-  const { part } = loadWords(progress);
+  const { part } = progress?.stage === "download" ? loadWords(progress) : { part: null };   // the other stages are short
   view.chip.dataset.state = state;
   view.chip.textContent = {
     idle: "Not loaded", loading: part === null ? "Loading" : `Loading ${Math.floor(part * 100)}%`,
@@ -298,6 +302,10 @@ let shown = null;
 
 input.onSource = begin;
 input.announce = announce;
+input.onNotice = (/** @type {string} */ words) => {
+  inputOutcome.replaceChildren(el("p", { class: "notice", text: words }));
+  announce(words);
+};
 input.onRecord = () => {
   player.pause();
   inputOutcome.replaceChildren();

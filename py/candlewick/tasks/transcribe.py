@@ -69,7 +69,7 @@ def transcribe_options(given: Mapping[str, Any]) -> TranscribeOptions:
 def read_sound(sound: Any) -> tuple[np.ndarray, int]:
     """The sound of a request -> (samples (n, channels) float32, rate in Hz)."""
     if sound.bytes is not None:
-        return audio.read_wav(sound.bytes.to_bytes())
+        return audio.read_wav_mono(sound.bytes.to_bytes())
     lengths = [int(channel.length) for channel in sound.channels]
     if len(set(lengths)) != 1:
         raise BadInput(f"audio: wanted one or more channels of equal length, got lengths {lengths}")
