@@ -179,6 +179,27 @@ def bench_transcribe(
         run(input, browser, model, executor.value, threads, runs, starts or runs, json)
 
 
+@bench.command("segment")
+def bench_segment(
+    input: Annotated[Path, typer.Option("--input", help="Picture to segment.")],
+    point: Annotated[list[str] | None, typer.Option("--point", "-p", metavar="X,Y[,LABEL]", help=(
+        "In pixels; default: the middle of the picture."))] = None,
+    box: Annotated[str | None, typer.Option(metavar="X0,Y0,X1,Y1")] = None,
+    browser: Annotated[bool, typer.Option("--browser", help="In headless Chromium, with the page's worker.")] = False,
+    model: ModelOption = SAM_MODEL,
+    executor: Annotated[Executor, typer.Option()] = Executor.wasm,
+    threads: ThreadsOption = None,
+    runs: Annotated[int, typer.Option(min=1, help="Pictures measured, three clicks each, after one that warms up.")] = 5,
+    starts: Annotated[int | None, typer.Option(min=1, help="Fresh browser starts measured; default: as runs.")] = None,
+    json: Annotated[str, typer.Option("--json", metavar="OUT", help="JSON file; - is standard output.")] = "-",
+) -> None:
+    """Encode the same picture again and again, click into it, and print what took how long."""
+    with failures():
+        from candlewick.commands.bench_segment import bench_segment as run
+
+        run(input, browser, model, executor.value, threads, runs, starts or runs, point or [], box, json)
+
+
 def main() -> None:
     app(prog_name="candlewick")
 
