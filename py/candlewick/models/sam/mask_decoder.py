@@ -59,6 +59,25 @@ class Attention(nn.Module):
         y = ops.matmul(y, ops.reshape(self.v_proj.weight, by_head), transpose_b=True)  # (n_head, t, d_head)
         return self.out_proj(nn.merge_heads(ops.reshape(y, (1, n_head, t, d_head))) + self.v_proj.bias)
 
+    def of_many(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """q (1, n, d), k and v (1, t, d) -> (1, n, d): the same as calling it, made for many q and few k.
+
+        Here, too, the projections of the many move to the few: those of q and of the result.
+        """
+        n_head, n, (_, t, d) = self.n_head, q.shape[1], k.shape
+        d_head = self.q_proj.weight.shape[0] // n_head
+        k, v = (ops.reshape(nn.split_heads(x, n_head), (n_head, t, d_head)) for x in (self.k_proj(k), self.v_proj(v)))
+        k = k * d_head**-0.5
+        asked = ops.reshape(ops.matmul(k, ops.reshape(self.q_proj.weight, (n_head, d_head, d))), (n_head * t, d))
+        bias = ops.reshape(ops.matmul(k, ops.reshape(self.q_proj.bias, (n_head, d_head, 1))), (n_head * t,))
+        s = ops.matmul(ops.reshape(q, (n, d)), asked, transpose_b=True) + bias  # (n, n_head t)
+        p = ops.softmax(ops.reshape(s, (n, n_head, t)))
+        out = ops.transpose(ops.reshape(self.out_proj.weight, (d, n_head, d_head)), (1, 2, 0))  # (n_head, d_head, d)
+        # The weights of each head sum to one, so a share of the bias in each row of a head adds up to the bias.
+        told = ops.matmul(v, out) + ops.mul(self.out_proj.bias, 1 / n_head)  # (n_head, t, d)
+        y = ops.matmul(ops.reshape(p, (n, n_head * t)), ops.reshape(told, (n_head * t, d)))
+        return ops.reshape(y, (1, n, d))
+
     def __call__(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """q (batch, n, d), k and v (batch, m, d) -> (batch, n, d)"""
         return self.of(self.q_proj(q), self.k_proj(k), self.v_proj(v))
@@ -117,14 +136,17 @@ class TwoWayAttentionBlock(nn.Module):
 
         look, back = self.cross_attn_token_to_image, self.cross_attn_image_to_token
         if view:
-            seen, q = look.of(look.q_proj(tokens + token_pe), view.k, view.v), view.q
+            seen = look.of(look.q_proj(tokens + token_pe), view.k, view.v)
         else:
             placed = ops.add(image, image_pe)
-            seen, q = look.of_few(tokens + token_pe, placed, image), back.q_proj(placed)
+            seen = look.of_few(tokens + token_pe, placed, image)
         tokens = self.norm2(seen + tokens)
         tokens = self.norm3(self.mlp(tokens) + tokens)
-        image = back.of(q, back.k_proj(tokens + token_pe), back.v_proj(tokens)) + image
-        return tokens, self.norm4(image)
+        if view:
+            told = back.of(view.q, back.k_proj(tokens + token_pe), back.v_proj(tokens))
+        else:
+            told = back.of_many(placed, tokens + token_pe, tokens)
+        return tokens, self.norm4(told + image)
 
 
 class TwoWayTransformer(nn.Module):

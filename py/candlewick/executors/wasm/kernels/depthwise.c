@@ -66,14 +66,6 @@ static void one(const depthwise_args *a, const float *picture, const float *w, i
         }
 }
 
-/* Reads one value of every cache line in order: the machine fetches ahead along a line, but not along the tile's many. */
-static void touch(const float *from, int32_t count) {
-    for (const float *p = from; p < from + count; p += 16) {
-        float value = *p;
-        FIX(value);
-    }
-}
-
 int32_t kernel_depthwise(const depthwise_args *a, const Context *c) {
     int32_t channels = a->channels, width = ceil_div(channels, 4) * 4, taps = a->taps * a->taps;
     if (channels <= 0 || a->batch * a->h_out * a->w_out <= 0) return DONE;
