@@ -100,7 +100,8 @@ def segment(
     multimask: Annotated[bool, typer.Option("--multimask", help="Three candidates, best first.")] = False,
     cutout: Annotated[bool, typer.Option("--cutout", help="PNG: the object on a transparent ground.")] = False,
     points_per_side: Annotated[int, typer.Option(min=1, max=128, help="Of the grid of --everything.")] = 32,
-    model: ModelOption = SAM_MODEL,
+    model: Annotated[str, typer.Option("--model", "-m", help=(
+        "Checkpoint folder, the name of one under models/, or a MobileSAM .pt."))] = SAM_MODEL,
     executor: Annotated[Executor, typer.Option(help="auto: wasm where it runs, else numpy.")] = Executor.auto,
     threads: ThreadsOption = None,
     output: Annotated[Path | None, typer.Option("-o", "--output", help=(

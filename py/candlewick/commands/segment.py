@@ -70,12 +70,18 @@ def segment(image: Path, model: str, executor: str, threads: int | None, points:
     if cutout and (kind != ".png" or everything):
         raise Failure("--cutout writes one object as PNG; give -o NAME.png and a point or a box")
     picture = read_picture(image)
-    folder = find_model(model)
+    folder = find_sam(model)
     masks, facts = asyncio.run(
         run(folder, executor, threads, picture, prompt, everything, multimask, points_per_side, quiet))
     if everything and not masks and not quiet:
         print("no object found", file=sys.stderr)
     write(picture, masks, facts, kind, cutout, output)
+
+
+def find_sam(name: str) -> Path:
+    """A checkpoint's folder, or a person's MobileSAM in PyTorch's own file."""
+    path = Path(name)
+    return path if path.is_file() and path.suffix in (".pt", ".pth") else find_model(name)
 
 
 def read_picture(path: Path) -> np.ndarray:
@@ -95,10 +101,13 @@ async def segmenter(folder: Path, executor_name: str, threads: int | None) -> As
     from candlewick import executors
     from candlewick.models.sam import Segmenter
     from candlewick.weights.load import Checkpoint
+    from candlewick.weights.source import FileSource
 
+    own = folder.is_file()
+    checkpoint = Checkpoint({folder.name: FileSource(folder)}, folder.name) if own else Checkpoint.open(folder)
     executor = executors.create(executor_name, threads=threads)
     try:
-        yield await Segmenter.load(Checkpoint.open(folder), executor)
+        yield await Segmenter.load(checkpoint, executor)
     finally:
         await executor.close()
 

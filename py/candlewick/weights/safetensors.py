@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -128,16 +128,27 @@ def decode(info: TensorInfo, data: bytes) -> np.ndarray:
 
 
 def save(path: str | Path, tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str] | None = None) -> None:
-    """Write a safetensors file: widest elements first, then by name, so that data stays aligned without padding.
-
-    The file appears under its name only when it is complete. Raises WeightsError for dtypes the format lacks.
-    """
+    """Write a safetensors file (see `pieces`). It appears under its name only when it is complete."""
     path = Path(path)
+    written = pieces(tensors, metadata, path.name)
+    partial = path.with_name(path.name + ".part")
+    with partial.open("wb") as file:
+        for piece in written:
+            file.write(piece)
+    os.replace(partial, path)
+
+
+def pieces(
+    tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str] | None = None, file: str = "model.safetensors"
+) -> Iterator[bytes | memoryview]:
+    """The bytes of a safetensors file, piece by piece: widest elements first, then by name, so that data stays aligned
+    without padding. Raises WeightsError for dtypes the format lacks, before the first piece.
+    """
     for name, array in tensors.items():
         if array.dtype.newbyteorder("<") not in FROM_NUMPY:
-            raise WeightsError(f"{path.name}: tensor {name!r} has dtype {array.dtype}; can write {', '.join(DTYPES)}")
+            raise WeightsError(f"{file}: tensor {name!r} has dtype {array.dtype}; can write {', '.join(DTYPES)}")
         if name == "__metadata__":
-            raise WeightsError(f"{path.name}: '__metadata__' is not a tensor name")
+            raise WeightsError(f"{file}: '__metadata__' is not a tensor name")
     order = sorted(tensors, key=lambda name: (-tensors[name].dtype.itemsize, name))
     header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
     offset = 0
@@ -149,10 +160,11 @@ def save(path: str | Path, tensors: Mapping[str, np.ndarray], metadata: Mapping[
         offset = end
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % ALIGNMENT)
-    partial = path.with_name(path.name + ".part")
-    with partial.open("wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
+
+    def run() -> Iterator[bytes | memoryview]:
+        yield len(text).to_bytes(8, "little") + text
         for name in order:
             array = np.ascontiguousarray(tensors[name], tensors[name].dtype.newbyteorder("<"))
-            file.write(array.data.cast("B") if array.size else b"")
-    os.replace(partial, path)
+            yield array.data.cast("B") if array.size else b""
+
+    return run()

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 
 from candlewick.models.sam.model import Dims, Memory, Sam
 from candlewick.program import Program
 from candlewick.trace import Spec, trace
+from candlewick.weights.convert.mobilesam import config_of, from_state_dict
 from candlewick.weights.load import Checkpoint, Weights, bind
+from candlewick.weights.pth import read_state_dict
+from candlewick.weights.safetensors import pieces
+from candlewick.weights.source import MemorySource
 
 UNUSED = ("image_encoder.norm_head.*", "image_encoder.head.*")  # TinyViT's classifier, which a `.pt` still has
 
@@ -25,12 +30,26 @@ class LoadedModel:
 
 async def load_model(checkpoint: Checkpoint) -> LoadedModel:
     """Reads config.json and the weights' header. Raises ValueError in words for files that are not one SAM."""
+    checkpoint = await converted(checkpoint)
     dims = Dims.from_config(await checkpoint.json("config.json"))
     network, memory = Sam(dims), Memory.new(dims)
     bound = bind(network.parameters(), await checkpoint.tensors(), ignore=UNUSED)
     network.set_dtypes({name: info.dtype for name, info in bound.items()})
     weights = Weights(checkpoint, bound, network.constants())
     return LoadedModel(dims, network, memory, programs(network, memory), weights)
+
+
+async def converted(checkpoint: Checkpoint) -> Checkpoint:
+    """A folder with nothing but PyTorch's file (`mobile_sam.pt`): the same as ours, in memory. Others stay as they are."""
+    found = [name for name in checkpoint.files if name.endswith((".pt", ".pth"))]
+    if "config.json" in checkpoint.files or len(found) != 1:
+        return checkpoint
+    source = checkpoint.files[found[0]]
+    tensors = from_state_dict(read_state_dict(await source.read(0, source.size), source.name))
+    weights = b"".join(pieces(tensors, {"format": "pt"}))
+    config = json.dumps(config_of(tensors)).encode()
+    files = {"model.safetensors": weights, "config.json": config}
+    return Checkpoint({name: MemorySource(data, name) for name, data in files.items()}, checkpoint.name)
 
 
 def programs(network: Sam, memory: Memory) -> dict[str, Program]:
