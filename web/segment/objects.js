@@ -167,6 +167,28 @@ export class Objects {
     this.onChange();
   }
 
+  /** An answer to a prompt that is not part of any object yet. @param {Prompt} prompt @param {Answer} answer */
+  remember(prompt, answer) {
+    this.#answers.set(prompt, answer);
+  }
+
+  /**
+   * The smallest object shown at a place, or null.
+   * @param {import("../lib/geometry.js").Place} place @param {import("../lib/geometry.js").Size} picture
+   */
+  at(place, picture) {
+    const scale = LOW / Math.max(picture.width, picture.height), last = LOW - 1;
+    const index = Math.min(last, Math.floor(place.y * scale)) * LOW + Math.min(last, Math.floor(place.x * scale));
+    let found = null, least = Infinity;
+    for (const thing of this.things) {
+      const mask = thing.visible ? this.mask(thing) : null;
+      if (!mask || mask.logits[index] <= thing.threshold) continue;
+      const area = mask.logits.reduce((sum, logit) => sum + (logit > thing.threshold ? 1 : 0), 0);
+      if (area < least) [found, least] = [thing, area];
+    }
+    return found;
+  }
+
   /** @param {Thing} thing @returns {Answer | null} */
   answerOf(thing) {
     return this.#answers.get(thing.prompt) ?? null;

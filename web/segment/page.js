@@ -51,6 +51,8 @@ let reading = new AbortController();
 let search = null;
 /** What a click where the pointer is would take. @type {Float32Array | null} */
 let hover = null;
+/** The prompt it belongs to. @type {import("./objects.js").Prompt | null} */
+let hovered = null;
 /** @type {unknown} */
 let lastError = null;
 
@@ -125,8 +127,20 @@ function prompt(change) {
 }
 
 stage.onPoint = ({ x, y }, label) => {
-  const { points } = objects.active.prompt;
-  prompt({ points: [...points, { x, y, label }] });
+  const { points } = objects.active.prompt, last = hovered?.points.at(-1);
+  const known = last && last.x === x && last.y === y && last.label === label && hovered?.points.length === points.length + 1
+    && points.every((point, i) => point === hovered?.points[i]) && hovered.box === objects.active.prompt.box && hovered.seed === objects.active.prompt.seed;
+  if (known && hovered && session.picture && !search) {    // it was asked for while the pointer rested there
+    hover = null;
+    view.outcome.replaceChildren();
+    objects.edit({ prompt: hovered, choice: null, region: null });
+  } else {
+    prompt({ points: [...points, { x, y, label }] });
+  }
+};
+stage.onPick = (place) => {
+  const thing = session.picture && objects.at(place, session.picture);
+  if (thing) objects.pick(thing.id);
 };
 stage.onBox = (box) => prompt({ box });
 stage.onRemove = (index) => prompt(index < 0 ? { box: null } : { points: objects.active.prompt.points.filter((_, i) => i !== index) });
@@ -159,7 +173,8 @@ session.onHover = (answer) => {
   if (search || session.asking) return;
   const { prompt: asked } = answer;
   const thing = { ...objects.active, prompt: asked, choice: null, region: null };
-  objects.answer(asked, answer);
+  objects.remember(asked, answer);
+  hovered = asked;
   hover = objects.mask(thing)?.logits ?? null;
   paintSoon();
 };

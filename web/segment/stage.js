@@ -26,6 +26,8 @@ export class Stage {
   #cross = null;
   /** @type {Place | null} */
   #corner = null;
+  /** @type {{points: readonly import("./objects.js").Point[], box: Box | null}} */
+  #marked = { points: [], box: null };
 
   overlay = byId("overlay", HTMLCanvasElement);
   /** What a plain click means. @type {"in" | "out" | "box"} */
@@ -35,6 +37,8 @@ export class Stage {
   onPoint = () => {};
   /** @type {(box: Box) => void} */
   onBox = () => {};
+  /** Shift and click: the object there is meant, not a point. @type {(place: Place) => void} */
+  onPick = () => {};
   /** The pointer is over this place; null: it left. @type {(place: Place | null, label: 0 | 1) => void} */
   onHover = () => {};
   /** @type {(index: number) => void} index of a point, -1 for the box */
@@ -153,7 +157,8 @@ export class Stage {
       if (box) return this.onBox(box);
     }
     if (!dragged && Math.hypot(event.clientX - press.x, event.clientY - press.y) > 2 * DRAG) return;   // a swipe
-    this.onPoint(press.place, press.label);
+    if (event.shiftKey) this.onPick(press.place);
+    else this.onPoint(press.place, press.label);
   }
 
   #end() {
@@ -186,20 +191,22 @@ export class Stage {
 
   /** Show the prompt: buttons that remove what they stand for. @param {readonly import("./objects.js").Point[]} points @param {Box | null} box */
   mark(points, box) {
+    if (points === this.#marked.points && box === this.#marked.box) return;
+    this.#marked = { points, box };
     const held = this.#marks.contains(document.activeElement);
     const nodes = [];
     if (box) {
       const frame = el("div", { class: "mark box" });
       this.#put(frame, { x: box.x0, y: box.y0 }, { x: box.x1, y: box.y1 });
       const shut = el("button", { class: "mark shut", type: "button", "aria-label": "Remove the box", title: "Remove the box" });
-      shut.addEventListener("click", () => this.onRemove(-1));
+      this.#onPress(shut, () => this.onRemove(-1));
       this.#put(shut, { x: box.x1, y: box.y0 });
       nodes.push(frame, shut);
     }
     points.forEach((point, i) => {
       const kind = point.label ? "object" : "background";
       const node = el("button", { class: point.label ? "mark" : "mark out", type: "button", "aria-label": `Remove ${kind} point ${i + 1}`, title: "Remove this point" });
-      node.addEventListener("click", () => this.onRemove(i));
+      this.#onPress(node, () => this.onRemove(i));
       node.addEventListener("contextmenu", () => this.onRemove(i));
       node.addEventListener("keydown", (event) => { if (event.key === "Delete" || event.key === "Backspace") this.onRemove(i); });
       this.#put(node, point);
@@ -208,6 +215,16 @@ export class Stage {
     this.#marks.replaceChildren(...nodes, ...(this.#band ? [this.#band] : []));
     if (this.#cross) this.#showCross(this.#cross);
     if (held) this.#root.focus({ preventScroll: true });
+  }
+
+  /**
+   * A press that began on the button, or a key: the click that a tap sends after itself lands on the mark it has just made.
+   * @param {HTMLButtonElement} node @param {() => void} act
+   */
+  #onPress(node, act) {
+    let pressed = false;
+    node.addEventListener("pointerdown", () => { pressed = true; });
+    node.addEventListener("click", (event) => { if (pressed || event.detail === 0) act(); });
   }
 
   // ---- keys -----------------------------------------------------------------------------------------------------

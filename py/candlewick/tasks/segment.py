@@ -11,6 +11,7 @@ import numpy as np
 
 from candlewick import executors
 from candlewick.models.sam import EverythingOptions, Segmenter
+from candlewick.models.sam.programs import decoder
 from candlewick.tasks import TURN_SECONDS, BadInput, Cancelled, Desk
 from candlewick.weights.load import Checkpoint
 
@@ -28,7 +29,11 @@ class Segmentation:
     async def load(
         cls, checkpoint: Checkpoint, executor: executors.Executor, on_progress: Callable[..., None]
     ) -> Segmentation:
-        return cls(await Segmenter.load(checkpoint, executor, on_progress))
+        segmenter = await Segmenter.load(checkpoint, executor, on_progress)
+        model = segmenter.model
+        # a mask as a prompt reads weights of its own, and the files are closed when loading is over
+        await executor.load(decoder(model.network, model.memory, 2, True), model.weights)
+        return cls(segmenter)
 
     def describe(self) -> dict[str, Any]:
         return self._segmenter.describe()
