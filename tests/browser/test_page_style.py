@@ -51,7 +51,7 @@ def test_phone_width(browser, site, path):
         page.evaluate("""() => {
           const box = document.querySelector("#job");
           if (box) {
-            const parts = "#job, #player, #meter, #take-away, #take-away button, #again, #stop, #things-card, #look, #candidates";
+            const parts = "#job, #player, #meter, #take-away, #take-away button, #again, #stop, #things-card, #look";
             for (const e of document.querySelectorAll(parts)) e.hidden = false;
             document.querySelector("#job-name").textContent = "a_very_long_file_name_without_any_spaces_".repeat(6) + ".flac";
           }
