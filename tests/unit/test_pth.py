@@ -84,8 +84,11 @@ class Evil:
         return self.call
 
 
+CALLS = [(os.system, ("touch pwned",)), (eval, ("open('pwned', 'w')",)), (exec, ("open('pwned', 'w')",))]
+
+
 @pytest.mark.parametrize("protocol", range(6))
-@pytest.mark.parametrize("call", [(os.system, ("touch pwned",)), (eval, ("open('pwned', 'w')",)), (exec, ("open('pwned', 'w')",))])
+@pytest.mark.parametrize("call", CALLS)
 def test_nothing_of_a_pickle_is_run(call, protocol, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for value in ({"a": Evil(*call)}, Evil(*call)):

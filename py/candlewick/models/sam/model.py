@@ -16,6 +16,7 @@ from candlewick import nn, ops
 from candlewick.models.sam.mask_decoder import DecoderDims, MaskDecoder, View
 from candlewick.models.sam.prompt_encoder import PromptEncoder
 from candlewick.models.sam.tiny_vit import STRIDE, TinyViT, TinyViTDims
+from candlewick.models.sam.vit import ImageEncoderViT, ViTDims
 from candlewick.tensor import Tensor
 
 
@@ -25,7 +26,7 @@ class Dims:
 
     image_size: int  # side of the square that a picture is fitted into, in pixels
     grid: int  # side of the embedding, in positions
-    encoder: TinyViTDims
+    encoder: TinyViTDims | ViTDims
     decoder: DecoderDims
     mask_channels: int
     pixel_mean: tuple[float, ...]  # of red, green, blue, from 0 to 255
@@ -38,7 +39,7 @@ class Dims:
             vision, prompt, decoder = (config[k] for k in ("vision_config", "prompt_encoder_config", "mask_decoder_config"))
             d, image_size = prompt["hidden_size"], config["image_size"]
             dims = Dims(
-                image_size=image_size, grid=image_size // STRIDE, encoder=_encoder_dims(vision, d),
+                image_size=image_size, grid=image_size // STRIDE, encoder=_encoder_dims(vision, d, image_size),
                 decoder=DecoderDims(
                     d=d, n_layer=decoder["num_hidden_layers"], n_head=decoder["num_attention_heads"],
                     n_mlp=decoder["mlp_dim"], n_masks=decoder["num_multimask_outputs"] + 1,
@@ -56,10 +57,16 @@ class Dims:
         return dims
 
 
-def _encoder_dims(vision: Mapping[str, Any], d: int) -> TinyViTDims:
+def _encoder_dims(vision: Mapping[str, Any], d: int, image_size: int) -> TinyViTDims | ViTDims:
     kind = vision["encoder"]
+    if kind == "vit" and vision["patch_size"] == STRIDE:
+        return ViTDims(
+            c=vision["hidden_size"], n_layer=vision["num_hidden_layers"], n_head=vision["num_attention_heads"],
+            n_mlp=vision["mlp_dim"], patch=STRIDE, grid=image_size // STRIDE, window=vision["window_size"],
+            whole=tuple(vision["global_attn_indexes"]), n_out=d,
+        )  # fmt: skip
     if kind != "tiny_vit":
-        raise ValueError(f"config.json: encoder {kind!r}; there is tiny_vit")
+        raise ValueError(f"config.json: encoder {kind!r}; there are tiny_vit, and vit with patches of {STRIDE} pixels")
     return TinyViTDims(
         embed_dims=tuple(vision["embed_dims"]), depths=tuple(vision["depths"]), num_heads=tuple(vision["num_heads"]),
         window_sizes=tuple(vision["window_sizes"]), mlp_ratio=vision["mlp_ratio"], expand_ratio=vision["expand_ratio"],
@@ -89,7 +96,7 @@ class Sam(nn.Module):
     def __init__(self, dims: Dims) -> None:
         self.dims = dims
         d = dims.decoder.d
-        self.image_encoder = TinyViT(dims.encoder)
+        self.image_encoder = TinyViT(dims.encoder) if isinstance(dims.encoder, TinyViTDims) else ImageEncoderViT(dims.encoder)
         self.prompt_encoder = PromptEncoder(d, dims.image_size, dims.grid, dims.mask_channels)
         self.mask_decoder = MaskDecoder(dims.decoder)
         self.pixel_scale = nn.Constant((1 / np.array(dims.pixel_std)).astype(np.float32))
