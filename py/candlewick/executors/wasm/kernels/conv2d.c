@@ -45,7 +45,8 @@ int32_t kernel_conv2d(const conv2d_args *a, const Context *c) {
     if (room < 1) return BAD_CODE;
     if (tall < 3) tall = room;
     float *block = c->scratch + PRODUCT_SCRATCH(ROW_BLOCK);
-    for (int32_t task; (task = claim(1)) < ceil_div(m, tall);) {
+    int32_t blocks = ceil_div(m, tall);
+    for (int32_t task; (task = claim_apart(c, blocks)) < blocks;) {
         int32_t first = task * tall, rows = least(tall, m - first);
         for (int32_t r = 0; r < rows; r++) lay_out(a, first + r, block + r * k);
         int64_t offset = (int64_t)first * n * 4;

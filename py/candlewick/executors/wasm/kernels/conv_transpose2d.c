@@ -17,7 +17,8 @@ int32_t kernel_conv_transpose2d(const conv_transpose2d_args *a, const Context *c
                 const float *from = w + ((int64_t)i * n + p * PANEL) * taps + t;
                 for (int32_t j = 0; j < PANEL; j++) to[j] = p * PANEL + j < n ? from[j * taps] : 0.0f;
             }
-    for (int32_t row; (row = claim(1)) < a->batch * a->height;)
+    int32_t rows = a->batch * a->height;
+    for (int32_t row; (row = claim_apart(c, rows)) < rows;)
         for (int32_t t = 0; t < taps; t++) {
             int64_t line = (int64_t)row * a->stride + t / a->stride;
             const linear_args product = {

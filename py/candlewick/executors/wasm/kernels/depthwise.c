@@ -75,7 +75,8 @@ int32_t kernel_depthwise(const depthwise_args *a, const Context *c) {
     const float *bias = a->bias ? AT(float, a->bias) : 0;
     int32_t across = ceil_div(a->w_out, STRIP_WIDTH), down = ceil_div(a->h_out, STRIP_HEIGHT), tail = channels / 4 * 4;
     int quick = a->taps == 3 && (a->stride == 1 || a->stride == 2);
-    for (int32_t task; (task = claim(1)) < a->batch * across * down;) {
+    int32_t strips = a->batch * across * down;
+    for (int32_t task; (task = claim_apart(c, strips)) < strips;) {
         int32_t batch = task / (across * down), x0 = task % across * STRIP_WIDTH, y0 = task / across % down * STRIP_HEIGHT;
         int32_t x1 = least(x0 + STRIP_WIDTH, a->w_out), y1 = least(y0 + STRIP_HEIGHT, a->h_out);
         const float *picture = AT(float, a->x) + (int64_t)batch * a->height * a->width * channels;

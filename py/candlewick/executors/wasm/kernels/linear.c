@@ -108,7 +108,7 @@ int32_t kernel_linear(const linear_args *a, const Context *c) {
     if (room < 3) return BAD_CODE;
     if (a->w_dtype == DTYPE_f32 && m >= ROW_BLOCK * 4 * c->n_threads) {
         int32_t tall = m >= ROW_BLOCK * 32 * c->n_threads ? ROW_BLOCK : ROW_BLOCK / 2, row_blocks = ceil_div(m, tall);
-        for (int32_t task; (task = claim(1)) < row_blocks;)
+        for (int32_t task; (task = claim_apart(c, row_blocks)) < row_blocks;)
             for (int32_t p = 0; p < panels; p++) multiply(a, c->scratch, p, task * tall, least(tall, m - task * tall));
         return DONE;
     }

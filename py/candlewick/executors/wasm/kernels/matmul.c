@@ -33,8 +33,8 @@ int32_t kernel_matmul(const matmul_args *a, const Context *c) {
     float *packed = c->scratch + PRODUCT_SCRATCH(ROW_BLOCK);
     int32_t tall = ROW_BLOCK * 16;
     while (tall > ROW_BLOCK && a->batch * panels * ceil_div(m, tall) < 8 * c->n_threads) tall /= 2;
-    int32_t stacks = ceil_div(m, tall);
-    for (int32_t task; (task = claim(1)) < a->batch * panels * stacks;) {
+    int32_t stacks = ceil_div(m, tall), tasks = a->batch * panels * stacks;
+    for (int32_t task; (task = claim_apart(c, tasks)) < tasks;) {
         int32_t first = task % stacks * tall, panel = task / stacks % panels, batch = task / stacks / panels;
         int32_t column = panel * PANEL, columns = least(PANEL, a->n - column);
         pack_columns(AT(float, a->b) + (int64_t)batch * a->b_batch + (int64_t)column * a->b_n, a->b_k, a->b_n, a->k, columns,

@@ -58,7 +58,8 @@ int32_t kernel_window_attention(const window_attention_args *a, const Context *c
     float *scores = q + ROWS * d, *sums = scores + ROWS * padded;
     vec scale = splat(a->scale * LOG2E);
     float *y = AT(float, a->y);
-    for (int32_t task; (task = claim(1)) < windows * a->n_head;) {
+    int32_t tasks = windows * a->n_head;
+    for (int32_t task; (task = claim_apart(c, tasks)) < tasks;) {
         int32_t window = task / a->n_head, head = task % a->n_head;
         find_rows(a, window, rows);
         for (int32_t i = 0; i < n; i++) head_rows[i] = rows[i] + head * 3 * d;
