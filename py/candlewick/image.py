@@ -12,7 +12,7 @@ import math
 import numpy as np
 
 PRECISION = 22  # bits of a weight behind the point: 8 bits of colour, and two to spare, make 32
-BLOCK = 1 << 21  # values resampled at a time: pictures of 12,000 pixels a side stay within memory
+BLOCK = 1 << 18  # values resampled at a time: sums stay in the processor's cache, and large pictures within memory
 
 
 def fitted(width: int, height: int, side: int) -> tuple[int, int]:
@@ -48,30 +48,31 @@ def to_rgb(image: np.ndarray) -> np.ndarray:
 def resize(image: np.ndarray, width: int, height: int) -> np.ndarray:
     """(h, w, channels) uint8 -> (height, width, channels) uint8, the pixels that Pillow's BILINEAR gives."""
     if image.shape[1] != width:
-        image = _resample_columns(image, width)
-    if image.shape[0] != height:
-        image = _resample_columns(image.transpose(1, 0, 2), height).transpose(1, 0, 2)
-    return np.ascontiguousarray(image)
+        columns = np.ascontiguousarray(image.transpose(1, 0, 2))  # whole columns are copied and added faster than pixels
+        image = np.ascontiguousarray(_resample(columns, width).transpose(1, 0, 2))
+    return _resample(image, height) if image.shape[0] != height else image
 
 
-def _resample_columns(image: np.ndarray, n_out: int) -> np.ndarray:
-    """(rows, n_in, channels) -> (rows, n_out, channels)"""
-    rows, n_in, channels = image.shape
+def _resample(image: np.ndarray, n_out: int) -> np.ndarray:
+    """(n_in, n, channels) -> (n_out, n, channels), along the first axis"""
+    n_in = len(image)
+    rows = image.reshape(n_in, -1)
     first, weights = _taps(n_in, n_out)
-    columns = [np.minimum(first + tap, n_in - 1) for tap in range(weights.shape[1])]  # weight 0 where there is no such column
-    out = np.empty((rows, n_out, channels), np.uint8)
-    step = max(1, BLOCK // (n_out * channels))
-    for row in range(0, rows, step):
-        block = image[row : row + step]
-        total = np.full((len(block), n_out, channels), 1 << (PRECISION - 1), np.int32)
-        for tap, column in enumerate(columns):
-            total += block[:, column] * weights[:, tap, None]
-        out[row : row + step] = total >> PRECISION  # weights are positive and sum to one: no clipping
-    return out
+    out = np.empty((n_out, rows.shape[1]), np.uint8)
+    step = max(1, BLOCK // rows.shape[1])
+    for begin in range(0, n_out, step):
+        here = slice(begin, begin + step)
+        total = np.full(out[here].shape, 1 << (PRECISION - 1), np.int32)
+        part = np.empty_like(total)
+        for tap in range(weights.shape[1]):
+            row = np.minimum(first[here] + tap, n_in - 1)  # the weight is 0 where there is no such row
+            total += np.multiply(rows[row], weights[here, tap, None], out=part)
+        out[here] = np.right_shift(total, PRECISION, out=total)  # weights are positive and sum to one: no clipping
+    return out.reshape(n_out, *image.shape[1:])
 
 
 def _taps(n_in: int, n_out: int) -> tuple[np.ndarray, np.ndarray]:
-    """First column that each output reads (n_out,), and the weights of the ones from there on (n_out, taps), fixed point."""
+    """First row that each output reads (n_out,), and the weights of the ones from there on (n_out, taps), fixed point."""
     scale = n_in / n_out
     support = max(scale, 1.0)  # a triangle as wide as an output pixel, and never narrower than an input pixel
     centre = (np.arange(n_out) + 0.5) * scale
