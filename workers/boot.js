@@ -17,8 +17,10 @@ const BUILD = new URL("../build/", import.meta.url);
 /** The version in the address lets the browser keep these files, and the machine code made of them, without asking again. */
 const INDEX_URL = new URL(`pyodide/${PYODIDE}/`, BUILD).href;
 const SITE = "/lib/python3.14/site-packages/";
+/** Names of snapshots in the store begin so. */
+const PREFIX = "python~";
 /** Change it when the layout of a snapshot file or what is imported in it changes. */
-const FORMAT = 2;
+const FORMAT = 3;
 const MAGIC = 0x57434e44;
 /** Extension modules that `import numpy` loads; others (random, fft) load when they are first used. */
 const EARLY = /^numpy\/(_core\/_multiarray_umath|linalg\/\w+)\.cpython[^/]*\.so$/;
@@ -61,11 +63,17 @@ async function importPyodide() {
  */
 export async function boot(store, onProgress) {
   const begun = performance.now();
-  const [pyodide, wheels] = await Promise.all([importPyodide(), getJson(new URL("wheels/index.json", BUILD))]);
-  const key = `python~${keyOf(pyodide.version, wheels)}`;
-  if (store) {
+  const importing = importPyodide();
+  importing.catch(() => {}); // told where it is awaited
+  const isWarm = !!(await store?.names())?.some((name) => name.startsWith(PREFIX));
+  // whoever compiles the same bytes while this module lives is given its machine code: Pyodide, which asks much later
+  const early = isWarm ? WebAssembly.compileStreaming(fetch(`${INDEX_URL}pyodide.asm.wasm`)).catch(() => null) : null;
+  const wheels = await getJson(new URL("wheels/index.json", BUILD));
+  const key = PREFIX + keyOf(wheels);
+  const pyodide = await importing;
+  if (store && isWarm) {
     try {
-      const py = await warm(pyodide, store, key, begun);
+      const py = await warm(pyodide, store, key, begun, early);
       if (py) return py;
     } catch (error) {
       console.warn("the stored snapshot could not be used; starting cold", error);
@@ -75,9 +83,9 @@ export async function boot(store, onProgress) {
   return cold(pyodide, store, key, wheels, onProgress, begun);
 }
 
-/** A short name for everything that a snapshot depends on. @param {string} version @param {any} wheels */
-function keyOf(version, wheels) {
-  const text = JSON.stringify([FORMAT, version, IMPORTS, wheels, navigator.userAgent]);
+/** A short name for everything that a snapshot depends on. @param {any} wheels */
+function keyOf(wheels) {
+  const text = JSON.stringify([FORMAT, PYODIDE, IMPORTS, wheels, navigator.userAgent]);
   let a = 0x811c9dc5;
   let b = 0x1b873593;
   for (let i = 0; i < text.length; i++) {
@@ -109,13 +117,22 @@ function start({ loadPyodide, createModule }, libraries, options, onRuntime) {
   return loadPyodide({ indexURL: INDEX_URL, createPyodideModule: create, ...options });
 }
 
-/** @param {Pyodide} pyodide @param {import("./storage.js").Store} store @param {string} key @param {number} begun @returns {Promise<Booted | null>} */
-async function warm(pyodide, store, key, begun) {
+/**
+ * @param {Pyodide} pyodide
+ * @param {import("./storage.js").Store} store
+ * @param {string} key
+ * @param {number} begun
+ * @param {Promise<unknown> | null} early what is being compiled ahead
+ * @returns {Promise<Booted | null>}
+ */
+async function warm(pyodide, store, key, begun, early) {
   const file = await store.read(key);
   if (!file) return null;
   const { head, section } = openSnapshot(file);
   const read = performance.now();
   const libraries = new Map(head.libraries.map((/** @type {string} */ path) => [path, section(path)]));
+  // the loader takes one after the other; this way they come at the same time
+  const ahead = [early, ...[...libraries.values()].map((bytes) => WebAssembly.compile(bytes).catch(() => null))];
   const memory = section("memory");
   let runtime = 0;
   const py = await start(pyodide, libraries, { _loadSnapshot: memory }, (module) => {
@@ -130,6 +147,7 @@ async function warm(pyodide, store, key, begun) {
     if (module.HEAPU8.length < pages) module.growMemory(pages);
     runtime = performance.now();
   });
+  await Promise.all(ahead); // and no longer
   py._api.config._loadSnapshot = undefined; // else it is kept for ever
   const { FS } = py;
   for (const folder of head.folders) FS.mkdirTree(SITE + folder);
@@ -295,24 +313,31 @@ async function writeSnapshot(store, key, py, memory, libraries, layout) {
   words.set([MAGIC, room, text.length]);
   words[3] = sum([first, ...pieces]);
   await store.write(key, [first, ...pieces]);
-  await store.removeOthers("python~", key);
+  await store.removeOthers(PREFIX, key);
   return `${(at / 1e6).toFixed(0)} MB`;
 }
 
-/** A sum over 32-bit words; a place counts, so that swapped or lost blocks show. @param {Uint8Array[]} pieces of whole words @returns {number} */
+/**
+ * A sum over 32-bit words in four lanes, which the machine adds side by side; a place counts, so that swapped or lost blocks
+ * show. The first 16 bytes, where the sum itself stands, are left out.
+ * @param {Uint8Array[]} pieces of whole quadruples of words
+ * @returns {number}
+ */
 function sum(pieces) {
-  let a = 0;
-  let b = 0;
-  let skip = 4; // the sum itself is word 3
+  let a0 = 0, a1 = 0, a2 = 0, a3 = 0;
+  let b0 = 0, b1 = 0, b2 = 0, b3 = 0;
+  let skip = 4;
   for (const piece of pieces) {
-    const words = new Uint32Array(piece.buffer, piece.byteOffset, piece.length >>> 2);
-    for (let i = skip; i < words.length; i++) {
-      a = (a + words[i]) | 0;
-      b = (b + a) | 0;
+    const words = new Int32Array(piece.buffer, piece.byteOffset, piece.length >>> 2);
+    for (let i = skip; i < words.length; i += 4) {
+      b0 = (b0 + (a0 = (a0 + words[i]) | 0)) | 0;
+      b1 = (b1 + (a1 = (a1 + words[i + 1]) | 0)) | 0;
+      b2 = (b2 + (a2 = (a2 + words[i + 2]) | 0)) | 0;
+      b3 = (b3 + (a3 = (a3 + words[i + 3]) | 0)) | 0;
     }
     skip = 0;
   }
-  return (a ^ Math.imul(b, 31)) >>> 0;
+  return [a0, a1, a2, a3, b0, b1, b2, b3].reduce((all, one) => Math.imul(all, 31) ^ one, 0) >>> 0;
 }
 
 /** @param {Uint8Array} file */

@@ -261,6 +261,12 @@ def test_full_storage_goes_on_in_memory(profile):
 def test_damaged_snapshot_heals_itself(browser, built):
     context = browser.new_context()
     with serving() as ours:
+        # the snapshot is bound to the wheels: another set-up that builds ours anew meanwhile must not be seen here
+        wheels = ROOT / "build" / "wheels"
+        index = (wheels / "index.json").read_bytes()
+        ours.faults["/build/wheels/index.json"] = answer_with(index, "application/json")
+        own = json.loads(index)["candlewick"]
+        ours.faults[f"/build/wheels/{own}"] = answer_with((wheels / own).read_bytes(), "application/zip")
         page = open_page(context, ours)
         page.on("console", lambda message: print(message.text))
         start = "async () => { window.engine = new Engine({ onEvent }); return (await engine.describe()).cache.snapshot; }"
@@ -282,6 +288,31 @@ def test_damaged_snapshot_heals_itself(browser, built):
         page.evaluate(made)
         page.evaluate("() => engine.close()")
         assert page.evaluate(start) == "used"
+    context.close()
+
+
+def test_two_tabs_start_at_the_same_time(browser, built):
+    """At the first visit both want to write the snapshot, at the second both read it: all work, and one snapshot stays."""
+    context = browser.new_context()
+    with serving() as ours:
+        for _ in range(2):
+            tabs = [open_page(context, ours, noise_wav(1.0)) for _ in range(2)]
+            for tab in tabs:
+                tab.evaluate("""(model) => {
+                  window.engine = new Engine({ onEvent });
+                  window.both = outcome(engine.load({ model: `/models/${model}/` }));
+                }""", MINIATURE)
+            for tab in tabs:
+                assert "result" in tab.evaluate("() => both")
+                assert "result" in tab.evaluate(TRANSCRIBE)
+            tabs[0].evaluate(f"""() => until(async () => {{
+              {STORED}
+              const names = [];
+              for await (const name of folder.keys()) if (name.startsWith("python~")) names.push(name);
+              return names.length === 1 && !names[0].endsWith(".part");
+            }})""")
+            for tab in tabs:
+                tab.close()
     context.close()
 
 

@@ -374,7 +374,7 @@ def test_worker_that_does_not_hear_a_cancel_is_replaced(page):
 @needs_tiny
 @needs_jfk
 def test_stop_halts_a_real_run_quickly(browser, built):
-    """On threads the stop word ends the encoder between two instructions."""
+    """On threads the stop word ends the encoder between two instructions, and what was heard until then is handed over."""
     context = browser.new_context()
     with serving() as ours:
         page = open_page(context, ours, wav())
@@ -388,7 +388,6 @@ def test_stop_halts_a_real_run_quickly(browser, built):
           return await running;
         }""")
         assert got["error"]["code"] == "cancelled"
-        # on a very busy machine the encoder may not come to its next instruction within 2 s: then the engine was replaced
-        assert "replaced" in got["error"]["message"] or "result" in got["error"]["data"], got
+        assert got["error"]["data"]["result"]["stopped"] is True, "the engine itself stopped, it was not replaced"
         assert "fellow Americans" in page.evaluate(TRANSCRIBE, {})["result"]["text"]
     context.close()
