@@ -104,7 +104,7 @@ export class ModelCard {
     }
     outcome.replaceChildren();
     const folder = files[0].webkitRelativePath.split("/")[0] || "Your model";
-    const useful = files.filter((file) => /\.(json|safetensors|txt|pt|pth|onnx)$/.test(file.name));
+    const useful = files.filter((file) => /\.(json|safetensors|txt)$/.test(file.name));
     this.#bytes = useful.reduce((sum, file) => sum + file.size, 0);
     this.#describe(this.#bytes, undefined, undefined);
     this.#replace({ model: null, files: useful, name: folder });

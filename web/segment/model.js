@@ -9,7 +9,6 @@ export const sam = {
   about: "Finds the object under a click.",
   family: "A Segment Anything folder",
   missing(names) {
-    if (names.some((name) => /\.(pt|pth)$/.test(name))) return [];
     const wanted = names.includes("config.json") ? [] : ["config.json"];
     if (!names.some((name) => name.endsWith(".safetensors"))) wanted.push("model.safetensors");
     return wanted;

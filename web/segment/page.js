@@ -444,7 +444,7 @@ input.onError = (error) => {
 };
 card.onReplace = () => {
   stopSearch();
-  session.stop();
+  session.forget();
 };
 card.onDiagnostics = (from) => void copyDiagnostics(from);
 
@@ -491,6 +491,9 @@ view.outline.addEventListener("change", () => {
 });
 view.preview.checked = settings.get("segment.preview", "on") === "on";
 view.preview.addEventListener("change", () => settings.set("segment.preview", view.preview.checked ? "on" : "off"));
+if (matchMedia("(pointer: coarse)").matches) {
+  view.hint.textContent = "Tap what you want. Choose Background and tap what should not belong to it, or Box and draw one. Tap a point to remove it.";
+}
 const diagnosticsButton = button("diagnostics");
 diagnosticsButton.addEventListener("click", () => void copyDiagnostics(diagnosticsButton));
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", paintSoon);

@@ -75,6 +75,12 @@ export class Session {
     if (this.state === "waiting" || this.state === "encoding") this.#set("none");
   }
 
+  /** The engine is replaced by another: the picture is to be brought into that. */
+  forget() {
+    this.stop();
+    this.#set("none");
+  }
+
   /** @param {Session["state"]} state */
   #set(state) {
     this.state = state;
