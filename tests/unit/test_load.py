@@ -185,3 +185,15 @@ def test_weights_serve_tensors_and_constants(tmp_path):
         weights.info("other")
     with pytest.raises(WeightsError, match="w"):
         Weights(checkpoint, run(checkpoint.tensors()), {"w": np.zeros(1, np.float32)})
+
+
+async def test_large_json_nests_no_deeper_than_an_interpreter_can_bear():
+    """BR-50: in a browser the parser's stack ends the interpreter; keys in between must not hide the nesting."""
+    deep = b'{"model": ' * 100_000 + b"1" + b"}" * 100_000
+    files = {"deep.json": deep, "wide.json": b"{" + b",".join(b'"%d": [1]' % i for i in range(2000)) + b"}", "list.json": b"[]"}
+    checkpoint = Checkpoint({name: MemorySource(data, name) for name, data in files.items()}, "own")
+    with pytest.raises(WeightsError, match=r"own/deep.json: not usable JSON: brackets .* nest deeper than 64"):
+        await checkpoint.large_json("deep.json")
+    assert len(await checkpoint.large_json("wide.json")) == 2000
+    with pytest.raises(WeightsError, match="own/list.json: wanted a JSON object, got list"):
+        await checkpoint.large_json("list.json")

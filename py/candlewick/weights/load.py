@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from candlewick.weights.safetensors import TensorInfo, decode, read_header
-from candlewick.weights.source import ByteSource, FileSource, WeightsError, parse_json
+from candlewick.weights.source import ByteSource, FileSource, WeightsError, parse_json, parse_large_json
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 LISTED = 12  # names of each kind that an error lists before it says "and N more"
@@ -62,6 +62,14 @@ class Checkpoint:
         """A whole file as a JSON object; nesting is limited (see parse_json)."""
         source = self.source(name)
         value = parse_json(await source.read(0, source.size), f"{self.name}/{name}")
+        if not isinstance(value, dict):
+            raise WeightsError(f"{self.name}/{name}: wanted a JSON object, got {type(value).__name__}")
+        return value
+
+    async def large_json(self, name: str) -> dict[str, Any]:
+        """A whole file of many keys, such as a vocabulary, as a JSON object (see parse_large_json)."""
+        source = self.source(name)
+        value = parse_large_json(await source.read(0, source.size), f"{self.name}/{name}")
         if not isinstance(value, dict):
             raise WeightsError(f"{self.name}/{name}: wanted a JSON object, got {type(value).__name__}")
         return value
