@@ -31,5 +31,5 @@ class Tensor:
 
     def __bool__(self) -> bool:
         raise TypeError(
-            "a Tensor has no data while the model is traced: choose with ops.where or maximum, not with `if`"
+            "a Tensor has no data while the model is traced: choose with maximum and minimum, not with `if`"
         )

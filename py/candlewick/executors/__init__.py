@@ -134,7 +134,7 @@ def bounds(program: Program) -> dict[str, int]:
 
 
 def check_bounds(program: Program, limits: Mapping[str, int], arrays: Mapping[str, np.ndarray]) -> None:
-    """ValueError where an index lies outside its table or cache: kernels do not look."""
+    """ValueError where an index lies outside its table or cache: kernels clamp it without a word."""
     for name, top in limits.items():
         array = arrays[name]
         if array.size == 1:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from ..program import Program, Value
+from . import bounds
 
 
 def example_inputs(program: Program, position: int = 0, known: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -14,13 +15,14 @@ def example_inputs(program: Program, position: int = 0, known: dict[str, Any] | 
 
     Without numpy.random, which a page would have to load.
     """
+    limits = bounds(program)
     inputs: dict[str, Any] = {}
     for name, value in program.inputs.items():
         given = (known or {}).get(name)
         if given is not None and np.shape(given) == value.shape:
             inputs[name] = given
         elif value.dtype == "i32":
-            inputs[name] = (np.arange(value.size, dtype=np.int64) * 7919 % id_limit(program, value)).astype(np.int32)
+            inputs[name] = (np.arange(value.size, dtype=np.int64) * 7919 % (limits.get(name, 0) + 1)).astype(np.int32)
         else:
             inputs[name] = np.sin(np.arange(value.size) * 12.9898).astype(np.float32)
         inputs[name] = inputs[name].reshape(value.shape)
@@ -29,26 +31,11 @@ def example_inputs(program: Program, position: int = 0, known: dict[str, Any] | 
         if given is not None:
             inputs[name] = np.asarray(given).item()
         elif value.dtype == "i32":
-            limit = scalar_limit(program, value)
+            limit = limits.get(name, 0)
             inputs[name] = min(position, limit) if writes(program, value) else limit
         else:
             inputs[name] = 0.0
     return inputs
-
-
-def id_limit(program: Program, ids: Value) -> int:
-    """Rows of the smallest table that these ids look up."""
-    tables = [i.args[1] for i in program.instructions if i.op == "embedding" and i.args[0] == ids]
-    return min((table.shape[0] for table in tables), default=1)
-
-
-def scalar_limit(program: Program, scalar: Value) -> int:
-    """Largest value of a runtime scalar that stays within every table and state it points into."""
-    limits = [i.args[0].shape[0] - i.attrs["count"] for i in program.instructions
-              if i.op == "rows" and i.args[1] == scalar]
-    limits += [i.args[0].shape[i.attrs["axis"]] - i.args[1].shape[i.attrs["axis"]] for i in program.instructions
-               if i.op == "update" and i.args[2] == scalar]
-    return min(limits, default=0)
 
 
 def writes(program: Program, scalar: Value) -> bool:

@@ -1,4 +1,4 @@
-"""Lifetimes -> offsets in one arena. The number it returns is what the page shows before it loads a model."""
+"""Lifetimes -> offsets in one arena, so that values which never live at the same time share bytes."""
 
 from __future__ import annotations
 
