@@ -175,6 +175,24 @@ def test_objects_names_undo_refine_and_keys(page):
     assert len(masks(page)) == 1
 
 
+def test_clicks_on_corners_borders_and_twice_in_the_same_place(page):
+    page.get_by_role("button", name="Sample: a rocket").click()
+    wait_encoded(page, "Sample rocket")
+    marks = page.get_by_role("button", name=re.compile("Remove .* point"))
+    page.locator("#picture").scroll_into_view_if_needed()
+    box = page.locator("#picture").bounding_box()
+    last = 1 - 0.5 / box["width"], 1 - 0.5 / box["height"]
+    for n, (x, y) in enumerate([(0, 0), (last[0], 0), (0, last[1]), last, (0.5, 0), (0, 0.5)]):
+        answered(page, lambda x=x, y=y: page.mouse.click(box["x"] + x * box["width"] + 0.1, box["y"] + y * box["height"] + 0.1))
+        expect(marks).to_have_count(n + 1)
+    answered(page, lambda: page.mouse.click(*at(page, 0.4, 0.4)))
+    page.mouse.click(*at(page, 0.4, 0.4))  # on its mark: takes the point away again
+    expect(marks).to_have_count(6)
+    points = json.loads(saved(page, "#save-json"))["annotations"][0]["points"]
+    assert [0 <= p["x"] <= 640 and 0 <= p["y"] <= 427 for p in points] == [True] * 6
+    assert points[0]["x"] < 1 and points[0]["y"] < 1 and points[3]["x"] > 639 and points[3]["y"] > 426
+
+
 def test_everything_can_be_stopped(page):
     page.get_by_role("button", name="Sample: a rocket").click()
     wait_encoded(page, "Sample rocket")

@@ -13,7 +13,7 @@ import { Input } from "./input.js";
 import { runTimes, sam } from "./model.js";
 import { isEmpty, Objects } from "./objects.js";
 import { Overlay } from "./overlay.js";
-import { share, showCandidates, showThings } from "./panel.js";
+import { percent, share, showCandidates, showThings } from "./panel.js";
 import { coco, cutOut, maskImage, svg } from "./save.js";
 import { Session } from "./session.js";
 import { Stage } from "./stage.js";
@@ -166,7 +166,7 @@ session.onAnswer = (answer) => {
   const mask = objects.mask(objects.active);
   if (mask && session.picture) {
     const part = share(mask.logits, objects.active.threshold, session.picture);
-    announce(part === 0 ? "Nothing was found there" : `Found: ${Math.max(1, Math.round(part * 100))} % of the picture, score ${Math.round(mask.iou * 100)} %`);
+    announce(part === 0 ? "Nothing was found there" : `Found: ${Math.max(1, Math.round(part * 100))} % of the picture, score ${percent(mask.iou)}`);
   }
 };
 session.onHover = (answer) => {

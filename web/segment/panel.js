@@ -62,7 +62,7 @@ export function showCandidates(objects, picture) {
   const had = row.contains(document.activeElement);
   row.replaceChildren(...all.map(({ index, iou, logits }, n) => {
     const on = index === chosen;
-    const score = `${Math.round(iou * 100)} %`;
+    const score = percent(iou);
     const button = el("button", { class: "candidate", type: "button", role: "radio", "aria-checked": String(on), tabindex: on ? "0" : "-1",
       "aria-label": `Candidate ${n + 1}, score ${score}` }, thumbnail(picture, logits, thing), el("span", { text: `${n + 1} · ${score}` }));
     button.addEventListener("click", () => objects.edit({ choice: index }));
@@ -91,6 +91,9 @@ function thumbnail(picture, logits, { threshold, colour }) {
   pen.drawImage(tile, 0, 0);
   return canvas;
 }
+
+/** A score for people: the model's own guess may lie a little above one. @param {number} iou */
+export const percent = (iou) => `${Math.round(Math.min(1, Math.max(0, iou)) * 100)} %`;
 
 /** Part of the model's square that the mask fills, for those who cannot see it. @param {Float32Array} logits @param {number} threshold @param {import("../lib/geometry.js").Size} picture */
 export function share(logits, threshold, { width, height }) {
