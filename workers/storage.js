@@ -23,6 +23,15 @@ export async function usage() {
   }
 }
 
+/**
+ * Opening a part and giving it its name wait for each other in all tabs: else one tab opens what the other is renaming.
+ * @template T
+ * @param {string} name
+ * @param {() => Promise<T>} work
+ * @returns {Promise<T>}
+ */
+const oneTab = (name, work) => navigator.locks.request(`candlewick file ${name}`, work);
+
 /** @param {number} bytes */
 export const mb = (bytes) => `${(bytes / 1e6).toFixed(bytes < 1e7 ? 1 : 0)} MB`;
 
@@ -96,8 +105,10 @@ export class Store {
    * @returns {Promise<Part>} whose `size` is what an earlier try left
    */
   async part(name) {
-    const file = await this.folder.getFileHandle(name + PART, { create: true });
-    return new Part(this, name, file, await file.createSyncAccessHandle());
+    return oneTab(name, async () => {
+      const file = await this.folder.getFileHandle(name + PART, { create: true });
+      return new Part(this, name, file, await file.createSyncAccessHandle());
+    });
   }
 
   /** Write a whole file. @param {string} name @param {Uint8Array[]} pieces */
@@ -170,11 +181,17 @@ export class Part {
 
   /** Make it visible under its name. */
   async finish() {
-    this.pause();
-    const file = /** @type {any} */ (this.file);
-    if (typeof file.move !== "function") throw new EngineError("storage", "this browser cannot rename stored files");
-    await this.store.folder.removeEntry(this.name).catch(() => {});
-    await file.move(this.name);
+    const { folder } = this.store;
+    await oneTab(this.name, async () => {
+      this.pause();
+      const file = /** @type {any} */ (this.file);
+      if (typeof file.move !== "function") throw new EngineError("storage", "this browser cannot rename stored files");
+      const there = await folder.getFileHandle(this.name).then((handle) => handle.getFile(), () => null);
+      // another tab was faster, and may be reading its file already
+      if (there?.size === this.size) return folder.removeEntry(this.name + PART);
+      if (there) await folder.removeEntry(this.name).catch(() => {});
+      await file.move(this.name);
+    });
   }
 
   async discard() {
