@@ -172,3 +172,46 @@ def test_other_tokenizers_are_refused(change, words):
 def test_other_files_are_refused(text):
     with pytest.raises(ValueError, match="tokenizer.json"):
         BPE.from_text(text)
+
+
+# ---- files that are not what they should be ---------------------------------------------------------------------------
+
+GOOD = {"model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": ["a b"]}, "pre_tokenizer": {"type": "ByteLevel"},
+        "added_tokens": [{"id": 3, "content": "<|x|>", "special": True}]}
+BAD = {
+    "model": [("x", "object with a `model`"), (None, "object with a `model`")],
+    "model.vocab": [(None, "model.vocab.*nothing"), ([["a", 0]], "model.vocab"), ({"a": "0"}, "not whole numbers"),
+                    ({"a": -1}, "not whole numbers"), ({"a": True}, "not whole numbers")],
+    "model.merges": [(None, "model.merges.*nothing"), ({}, "model.merges")],
+    "added_tokens": [({}, "added_tokens"), (["x"], "added_tokens.*'x'"), ([{"id": 1}], "added_tokens"),
+                     ([{"id": "1", "content": "x"}], "added_tokens"), ([{"id": -1, "content": "x"}], "added_tokens")],
+    "pre_tokenizer": [(None, "ByteLevel"), ({"type": "Sequence", "pretokenizers": [5]}, "ByteLevel"),
+                      ({"type": "Sequence", "pretokenizers": None}, "ByteLevel"), ("ByteLevel", "ByteLevel")],
+}
+
+
+@pytest.mark.parametrize(("key", "value", "words"), [(key, *case) for key, cases in BAD.items() for case in cases])
+def test_damaged_tokenizer_is_told_in_words(key, value, words):
+    spec = json.loads(json.dumps(GOOD))
+    *path, last = key.split(".")
+    node = spec
+    for part in path:
+        node = node[part]
+    node[last] = value
+    with pytest.raises(ValueError, match=f"tokenizer.json: .*{words}"):
+        BPE.from_text(json.dumps(spec))
+
+
+@pytest.mark.parametrize("merge", ["ab", 5, "z q", ["a"], "b a", None])
+def test_damaged_merge_is_named(merge):
+    bpe = BPE(GOOD | {"model": GOOD["model"] | {"merges": ["a b", merge]}})
+    with pytest.raises(ValueError, match="tokenizer.json: merge 1, .* is not a pair"):
+        bpe.encode("ab")
+    assert BPE(GOOD).encode("ab") == [2]
+
+
+@pytest.mark.parametrize("text", ["", "[", "[" * 200_000, '{"model":' + "[" * 100_000 + "]" * 100_000 + "}",
+                                  '{"a":' * 100_000, "[]", "5" * 5000])
+def test_no_tokenizer_at_all(text):
+    with pytest.raises(ValueError, match="^tokenizer.json: "):
+        BPE.from_text(text)

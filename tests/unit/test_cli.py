@@ -121,6 +121,16 @@ def test_inspect_lists_tensors_metadata_and_totals(small):
     assert "2 tensors, 10 elements, 32 bytes" in out
 
 
+def test_inspect_escapes_what_would_steer_the_terminal(tmp_path):
+    path = tmp_path / "hostile.safetensors"
+    head = json.dumps({"__metadata__": {"\x1b]0;x\x07": "\x1b[31m"}, "\x1b[2Jname\0\ud800": {
+        "dtype": "U8", "shape": [0], "data_offsets": [0, 0]}}).encode()
+    path.write_bytes(struct.pack("<Q", len(head)) + head)
+    out = call("inspect", path).stdout
+    assert "\\x1b[2Jname\\x00\\ud800" in out and "metadata.\\x1b]0;x\\x07 = \\x1b[31m" in out
+    assert not any(c in out for c in "\x1b\x07\0")
+
+
 def test_inspect_as_json(small):
     report = json.loads(call("inspect", small, "--json").stdout)
     assert report["totals"]["by_dtype"] == {"f32": {"tensors": 1, "elements": 6, "bytes": 24},
@@ -282,6 +292,30 @@ def test_transcribe_a_file_that_is_not_audio(tmp_path):
 def test_transcribe_refuses_an_output_before_it_works(noise, tmp_path):
     assert "does not exist" in failure("transcribe", noise, "-m", MODEL, "-o", tmp_path / "no" / "x.txt")
     assert "is a folder" in failure("transcribe", noise, "-m", MODEL, "-o", tmp_path)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="wants a device that is always full")
+@pytest.mark.parametrize("words", [("transcribe", "{noise}", "-q", "-m", MODEL, "-f", "json"), ("inspect", MODEL)])
+def test_full_disk_and_closed_output_are_one_line(noise, words):
+    command = [sys.executable, "-m", "candlewick.cli", *(str(word).format(noise=noise) for word in words)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "py")}
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, env=environment, check=False)
+    assert done.returncode == 1 and done.stderr.startswith("error: no space left on the disk") and done.stderr.count("\n") == 1
+    if words[0] == "transcribe":
+        shell = ["sh", "-c", 'exec "$@" >&-', "sh", *command]
+        done = subprocess.run(shell, stderr=subprocess.PIPE, text=True, env=environment, check=False)
+        assert done.returncode == 1 and done.stderr == "error: standard output is closed; give a file with -o\n"
+
+
+def test_errors_of_the_system_say_what_to_do(tmp_path):
+    loop = tmp_path / "loop.wav"
+    loop.symlink_to(loop)
+    for error, words in ((PermissionError(13, "Permission denied", "x.wav"), "x.wav: no permission"),
+                         (OSError(28, "No space left on device"), "no space left on the disk; free some"),
+                         (OSError(5, "Input/output error", "x.wav"), "x.wav: input/output error")):
+        assert common.describe(error).startswith(words)
+    assert "error: " in failure("transcribe", loop, "-m", MODEL)
 
 
 @pytest.mark.skipif(not Path("/proc/version").exists(), reason="wants a folder that not even root can write in")

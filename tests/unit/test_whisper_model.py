@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from candlewick import executors
 from candlewick.models.whisper import load_model
 from candlewick.models.whisper.model import Dims, Whisper
-from candlewick.models.whisper.programs import programs
+from candlewick.models.whisper.programs import check_generation, programs
 from candlewick.models.whisper.readout import Readout
 from candlewick.trace import Spec, trace
 from candlewick.weights.load import Checkpoint
@@ -90,3 +91,24 @@ async def test_positions_beyond_the_context_are_refused():
             await executor.run(entry, {"tokens": np.zeros((1, n), np.int32), "pos": pos, "last": 0})
     with pytest.raises(ValueError, match="tokens"):
         await executor.run("decode_1", {"tokens": [[model.dims.n_vocab]], "pos": 0, "last": 0})
+
+
+CONFIG = json.loads((MINIATURE / "config.json").read_text())
+
+
+@pytest.mark.parametrize(("key", "value"), [
+    ("d_model", 0), ("encoder_layers", -1), ("encoder_layers", 10**9), ("decoder_layers", 0), ("encoder_attention_heads", 0),
+    ("decoder_attention_heads", -2), ("num_mel_bins", 10**7), ("max_source_positions", 10**9), ("d_model", 10**40),
+    ("vocab_size", "469"), ("d_model", True), ("encoder_ffn_dim", None), ("encoder_ffn_dim", 64.0)])
+def test_damaged_sizes_are_refused_before_anything_is_built(key, value):
+    with pytest.raises(ValueError, match=f"config.json: .*{key}"):
+        Dims.from_config(CONFIG | {key: value})
+
+
+@pytest.mark.parametrize(("key", "value"), [
+    ("suppress_tokens", "abc"), ("suppress_tokens", 5), ("suppress_tokens", [10**9]), ("suppress_tokens", [-1]),
+    ("suppress_tokens", [1.5]), ("begin_suppress_tokens", ["x"]), ("begin_suppress_tokens", [469]), ("is_multilingual", "yes")])
+def test_damaged_generation_config_names_the_entry(key, value):
+    with pytest.raises(ValueError, match=f"generation_config.json: {key} must"):
+        check_generation({key: value}, 469)
+    assert check_generation({"suppress_tokens": None, "begin_suppress_tokens": [0, 468]}, 469)

@@ -96,6 +96,16 @@ async def test_what_is_no_recording():
     assert (await result(t, clips.chirp(2)))["segments"]  # and it goes on working
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("scale", [32768.0, 2.0**31, 1e20, 1e30])
+async def test_samples_in_other_units(scale):
+    """Floats that hold 16-bit numbers, or anything huge, are heard as the same sound at full scale; nothing overflows."""
+    sound = clips.chirp(2)
+    sound = sound / np.abs(sound).max()
+    wanted, found = await result(await loaded(), sound), await result(await loaded(), sound * scale)
+    assert wanted["segments"] and found["text"] == wanted["text"]
+
+
 @pytest.mark.parametrize("seconds", [2.0, 30.0])
 @pytest.mark.parametrize("dither", [0.0, 1e-7, 1 / 32768])
 async def test_silence_says_nothing(seconds, dither):
@@ -231,6 +241,24 @@ async def test_no_speech_needs_both_signs():
         final = await result(t, clips.chirp(WINDOW))
         t.executor = scripted.real
         assert final["text"] == wanted and final["no_speech"] == (wanted == "")
+
+
+async def test_guesses_where_the_model_half_says_that_nobody_speaks():
+    """Our own rule: tones and music come as words of no certainty at a no-speech probability of a half. Such words alone
+    (a model in doubt), or such a probability alone, do not drop a transcript."""
+    t = await loaded()
+    tokenizer = t.model.tokenizer
+    words = [tokenizer.timestamp_begin, *tokenizer.encode("The lamp"), tokenizer.timestamp_begin + 100, tokenizer.eot]
+    for sure, no_speech, kept in ((20.0, 20.0, True), (-17.0, 20.0, False), (-17.0, -20.0, True)):
+        def script(read, sure=sure, no_speech=no_speech):
+            said = read[read.index(tokenizer.sot) + 1 :]
+            if said:
+                return {words[min(len(said), len(words) - 1)]: sure}
+            return {tokenizer.no_speech: no_speech, words[0]: 20.0}  # equal scores: a half each
+        scripted = Scripted(t, script)
+        final = await result(t, clips.chirp(WINDOW), TranscribeOptions(temperatures=(0.0,)))
+        t.executor = scripted.real
+        assert final["text"].startswith("The") == kept and final["no_speech"] != kept, (sure, no_speech)
 
 
 # ---- stopping -------------------------------------------------------------------------------------------------------

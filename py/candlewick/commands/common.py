@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TextIO
 
 
 class Failure(Exception):
@@ -112,11 +114,18 @@ def current_umask() -> int:
     return mask
 
 
+def stdout() -> TextIO:
+    """Standard output; Failure where whoever started us has closed it (Python then has None)."""
+    if sys.stdout is None:
+        raise Failure("standard output is closed; give a file with -o")
+    return sys.stdout
+
+
 def emit(text: str, output: Path | None) -> None:
     """To the file, or to stdout for None and `-`."""
     if output is None or str(output) == "-":
-        sys.stdout.write(text if text.endswith("\n") or not text else text + "\n")
-        sys.stdout.flush()
+        stdout().write(text if text.endswith("\n") or not text else text + "\n")
+        stdout().flush()
     else:
         write_whole(output, text if text.endswith("\n") or not text else text + "\n")
 
@@ -151,9 +160,22 @@ def expected() -> tuple[type[Exception], ...]:
     return kinds if executors is None else (*kinds, executors.ExecutorUnavailable)
 
 
+OS_ADVICE = {
+    errno.ENOSPC: "no space left on the disk; free some, or write to another one",
+    errno.EDQUOT: "your share of the disk is used up; free some, or write to another one",
+    errno.EACCES: "no permission to read or write it; change its rights, or choose another place",
+    errno.EPERM: "no permission to read or write it; change its rights, or choose another place",
+    errno.ELOOP: "a link that leads back to itself; give the file it should lead to",
+    errno.ENAMETOOLONG: "the name is too long for a file; check the path",
+}
+
+
 def describe(error: Exception) -> str:
     if isinstance(error, FileNotFoundError):
         return f"{error.filename}: no such file; check the path" if error.filename else str(error)
+    if isinstance(error, OSError) and error.strerror:
+        where = f"{error.filename}: " if isinstance(error.filename, str) else ""
+        return where + OS_ADVICE.get(error.errno or 0, error.strerror[0].lower() + error.strerror[1:])
     if isinstance(error, MemoryError):
         return f"out of memory {error}".strip() + "; close other programs or choose a smaller model"
     if isinstance(error, ModuleNotFoundError) and error.name:

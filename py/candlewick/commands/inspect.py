@@ -64,6 +64,11 @@ def totals(rows: list[dict[str, Any]]) -> dict[str, Any]:
     return {**whole, "by_dtype": by_dtype}
 
 
+def printable(text: str) -> str:
+    """A text of the file with everything escaped that could steer a terminal or not be written at all."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
 def show(report: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
@@ -81,12 +86,12 @@ def show(report: dict[str, Any]) -> None:
     if shards:
         table.add_column("file", overflow="fold")
     for row in report["tensors"]:
-        cells = [row["name"], row["dtype"], "(" + ", ".join(map(str, row["shape"])) + ")", f"{row['bytes']:,}"]
+        cells = [printable(row["name"]), row["dtype"], "(" + ", ".join(map(str, row["shape"])) + ")", f"{row['bytes']:,}"]
         table.add_row(*(Text(cell) for cell in cells + ([row["file"]] if shards else [])))
     console.print(table)
     for title in ("metadata", "config"):
         for key, value in report[title].items():
-            shown = value if isinstance(value, str) else json.dumps(value)
+            key, shown = printable(key), printable(value if isinstance(value, str) else json.dumps(value))
             shown = shown if len(shown) <= 200 else shown[:200] + "..."
             console.print(f"{title}.{key} = {shown}", markup=False, highlight=False)
     whole = report["totals"]

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from candlewick.commands.common import Failure, emit, find_model, writable
+from candlewick.commands.common import Failure, emit, find_model, stdout, writable
 
 
 def transcribe(audio: Path, model: str, executor: str, threads: int | None, format: str, output: Path | None,
@@ -20,6 +20,8 @@ def transcribe(audio: Path, model: str, executor: str, threads: int | None, form
     folder = find_model(model)
     if output is not None and str(output) != "-":
         output = writable(output)
+    else:
+        stdout()
 
     from candlewick.models.whisper import subtitles
 

@@ -60,28 +60,38 @@ class BPE:
 
     def __init__(self, spec: Mapping[str, Any]) -> None:
         """spec: the parsed tokenizer.json. Raises ValueError for kinds of tokenizer that this class does not read."""
-        model = spec.get("model") or {}
+        model = spec.get("model")
+        if not isinstance(model, dict):
+            raise ValueError("tokenizer.json: wanted an object with a `model`; this is another kind of file")
         if model.get("type", "BPE") != "BPE" or not _is_byte_level(spec.get("pre_tokenizer")):
             raise ValueError("tokenizer.json: wanted a BPE model with the ByteLevel pre-tokenizer, got "
                              f"{model.get('type', 'no model')} with {_kind(spec.get('pre_tokenizer'))}")
         if spec.get("normalizer"):
             raise ValueError(f"tokenizer.json: normalizer {_kind(spec['normalizer'])} is not supported here")
-        self.vocab: dict[str, int] = model["vocab"]
+        self.vocab: dict[str, int] = _vocabulary(model.get("vocab"))
         self.prefix_space = bool(_byte_level(spec["pre_tokenizer"]).get("add_prefix_space", False))
-        self.added: dict[str, int] = {t["content"]: t["id"] for t in spec.get("added_tokens", ())}
-        self.special = frozenset(t["id"] for t in spec.get("added_tokens", ()) if t.get("special"))
-        self._merge_list = model["merges"]
-        self._unknown = self.vocab.get(model.get("unk_token"))
+        added = _added_tokens(spec.get("added_tokens"))
+        self.added: dict[str, int] = {t["content"]: t["id"] for t in added}
+        self.special = frozenset(t["id"] for t in added if t.get("special"))
+        self._merge_list = model.get("merges")
+        if not isinstance(self._merge_list, list):
+            raise ValueError(f"tokenizer.json: model.merges must be a list of pairs, got {_short(self._merge_list)}")
+        unknown = model.get("unk_token")
+        self._unknown = self.vocab.get(unknown) if isinstance(unknown, str) else None
         self._words: dict[str, tuple[int, ...]] = {}
 
     @staticmethod
     def from_text(text: str) -> BPE:
         """The content of a tokenizer.json. Raises ValueError if it is not one."""
         try:
+            if _DEEP.search(text):
+                raise RecursionError
             spec = json.loads(text)
-        except json.JSONDecodeError as e:
+        except RecursionError:
+            raise ValueError("tokenizer.json: brackets nest too deep; this is no tokenizer") from None
+        except ValueError as e:
             raise ValueError(f"tokenizer.json: not JSON ({e})") from None
-        if not isinstance(spec, dict) or not isinstance(spec.get("model"), dict):
+        if not isinstance(spec, dict):
             raise ValueError("tokenizer.json: wanted an object with a `model`; this is another kind of file")
         return BPE(spec)
 
@@ -131,8 +141,12 @@ class BPE:
         """(left id, right id) -> (rank, merged id). Made at the first encode: reading speech only decodes."""
         table = {}
         for rank, pair in enumerate(self._merge_list):
-            left, right = pair.split(" ") if isinstance(pair, str) else pair
-            table[self.vocab[left], self.vocab[right]] = rank, self.vocab[left + right]
+            try:
+                left, right = pair.split(" ") if isinstance(pair, str) else pair
+                table[self.vocab[left], self.vocab[right]] = rank, self.vocab[left + right]
+            except (TypeError, ValueError, KeyError):
+                raise ValueError(f"tokenizer.json: merge {rank}, {_short(pair)}, is not a pair of pieces of the vocabulary "
+                                 "that make a third one; the file is damaged") from None
         return table
 
     def _merge(self, word: str) -> Iterable[int]:
@@ -200,15 +214,46 @@ class StreamDecoder:
         return self._utf8.decode(b"", True)
 
 
+# Openers that follow one another: a stack overflow in the parser would end the interpreter of a page.
+_DEEP = re.compile(r"(?:[\[{]\s*){65}")
+
+
+def _vocabulary(vocab: Any) -> dict[str, int]:
+    """model.vocab, if it gives every piece a number."""
+    if not isinstance(vocab, dict):
+        raise ValueError(f"tokenizer.json: model.vocab must give each piece its id, got {_short(vocab)}")
+    if not set(map(type, vocab.values())) <= {int} or min(vocab.values(), default=0) < 0:
+        raise ValueError("tokenizer.json: model.vocab has ids that are not whole numbers from 0 on; the file is damaged")
+    return vocab
+
+
+def _added_tokens(added: Any) -> list[dict[str, Any]]:
+    """added_tokens, if each has its text and its number."""
+    added = [] if added is None else added
+    for token in added if isinstance(added, list) else [added]:
+        good = isinstance(token, dict) and isinstance(token.get("content"), str) and type(token.get("id")) is int
+        if not good or token["id"] < 0:
+            raise ValueError("tokenizer.json: added_tokens must list objects with an id from 0 on and a content, got "
+                             + _short(token))
+    return added
+
+
+def _short(value: Any) -> str:
+    return "nothing" if value is None else repr(value)[:60]
+
+
+def _steps(node: Any) -> list[dict[str, Any]]:
+    """A pre-tokenizer as the list of those it is made of."""
+    steps = node.get("pretokenizers") if isinstance(node, dict) and node.get("type") == "Sequence" else [node]
+    return [step for step in steps if isinstance(step, dict)] if isinstance(steps, list) else []
+
+
 def _byte_level(node: Any) -> dict[str, Any]:
-    if isinstance(node, dict) and node.get("type") == "Sequence":
-        return next((p for p in node.get("pretokenizers", ()) if p.get("type") == "ByteLevel"), {})
-    return node if isinstance(node, dict) and node.get("type") == "ByteLevel" else {}
+    return next((step for step in _steps(node) if step.get("type") == "ByteLevel"), {})
 
 
 def _is_byte_level(node: Any) -> bool:
-    alone = not isinstance(node, dict) or node.get("type") != "Sequence" or len(node.get("pretokenizers", ())) == 1
-    return alone and bool(_byte_level(node)) and _byte_level(node).get("use_regex", True)
+    return len(_steps(node)) == 1 and bool(_byte_level(node)) and _byte_level(node).get("use_regex", True)
 
 
 def _kind(node: Any) -> str:

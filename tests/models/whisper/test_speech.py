@@ -46,6 +46,19 @@ async def test_silence_and_faint_speech(transcriber):
     assert words(await result(transcriber, clip("jfk") * 1e-3)) == WORDS
 
 
+async def test_tones_are_no_words(transcriber):
+    """A pure tone and a chord that swells: in both the model only half doubts that somebody speaks."""
+    t = np.arange(20 * 16000) / 16000
+    chord = 0.1 * sum(np.sin(2 * np.pi * f * t) for f in (220, 277, 330, 440)) * (0.6 + 0.4 * np.sin(4 * np.pi * t))
+    for sound in (0.3 * np.sin(2 * np.pi * 1000 * t), chord):
+        final = await result(transcriber, sound)
+        assert final["text"] == "" and final["no_speech"]
+
+
+async def test_floats_on_the_scale_of_16_bit_numbers(transcriber):
+    assert words(await result(transcriber, clip("jfk") * 32768)) == WORDS
+
+
 async def test_cuts_around_the_window(transcriber):
     """BR-07: speech and then silence, cut just before, at and just behind 30 s: the same text, no phrase added."""
     found = {words(await result(transcriber, padded(clip("jfk"), seconds))) for seconds in (11.5, 29.9, 30.0, 30.1, 31.0)}

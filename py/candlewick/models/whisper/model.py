@@ -18,6 +18,9 @@ from candlewick.models.whisper.mel import HOP, N_FFT, LogMel
 from candlewick.models.whisper.readout import Readout
 from candlewick.tensor import Tensor
 
+# Sizes beyond these are damage, and must not be built before the weights can say so (large-v3 has 32 layers, 51,866 tokens).
+MAX_LAYERS, MAX_SIZE = 256, 1_000_000
+
 
 @dataclass(frozen=True)
 class Dims:
@@ -45,10 +48,14 @@ class Dims:
             "n_audio_head": "encoder_attention_heads", "n_text_head": "decoder_attention_heads",
             "n_audio_mlp": "encoder_ffn_dim", "n_text_mlp": "decoder_ffn_dim",
         }
-        missing = [key for key in keys.values() if not isinstance(config.get(key), int)]
+        missing = [key for key in keys.values() if type(config.get(key)) is not int]
         if missing:
             raise ValueError(f"config.json: a Whisper model needs {', '.join(missing)} as whole numbers; this one has "
                              f"model_type {config.get('model_type')!r}. Choose a Whisper checkpoint")
+        for key in keys.values():
+            most = MAX_LAYERS if key.endswith("layers") else MAX_SIZE
+            if not 1 <= config[key] <= most:
+                raise ValueError(f"config.json: {key} must be 1 to {most}, got {str(config[key])[:40]}; the file is damaged")
         if config.get("scale_embedding") or config.get("activation_function", "gelu") != "gelu":
             raise ValueError("config.json: this Whisper has scale_embedding or another activation than gelu, which no "
                              "published checkpoint has and this model does not know")

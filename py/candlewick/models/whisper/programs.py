@@ -35,8 +35,8 @@ async def load_model(checkpoint: Checkpoint) -> LoadedModel:
     """Reads the small files and the weights' headers. Raises ValueError in words for files that are not one Whisper."""
     config = await checkpoint.json("config.json")
     dims = Dims.from_config(config)
-    generation_config = await _generation_config(checkpoint, config)
-    tokenizer = Tokenizer(BPE.from_text(await checkpoint.text("tokenizer.json")), generation_config.get("is_multilingual"))
+    generation_config = check_generation(await _generation_config(checkpoint, config), dims.n_vocab)
+    tokenizer = Tokenizer(BPE(await checkpoint.large_json("tokenizer.json")), generation_config.get("is_multilingual"))
     tensors = await checkpoint.tensors()
     check_kind(tokenizer, dims, tensors[EMBEDDING].shape[0] if EMBEDDING in tensors else None)
 
@@ -51,6 +51,20 @@ async def _generation_config(checkpoint: Checkpoint, config: Mapping[str, Any]) 
     """generation_config.json; older folders have its entries in config.json."""
     if "generation_config.json" in checkpoint.files:
         return await checkpoint.json("generation_config.json")
+    return config
+
+
+def check_generation(config: Mapping[str, Any], n_vocab: int) -> Mapping[str, Any]:
+    """The entries that are used, as they are. Raises ValueError naming the one that is not what it should be."""
+    for key in ("suppress_tokens", "begin_suppress_tokens"):
+        tokens = config.get(key)
+        if tokens is None:
+            continue
+        if not isinstance(tokens, list) or not all(type(t) is int and 0 <= t < n_vocab for t in tokens):
+            raise ValueError(f"generation_config.json: {key} must list token ids from 0 to {n_vocab - 1} (or be null), got "
+                             f"{str(tokens)[:80]}; take all files from one checkpoint")
+    if not isinstance(config.get("is_multilingual"), bool | None):
+        raise ValueError(f"generation_config.json: is_multilingual must be true or false, got {config['is_multilingual']!r}")
     return config
 
 

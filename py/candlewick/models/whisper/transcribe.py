@@ -25,6 +25,7 @@ from candlewick.models.whisper.tokenizer import SECONDS_PER_TIMESTAMP
 from candlewick.weights.load import Checkpoint
 
 NO_SIGNAL = -7.0  # log-mel of an empty frame: 16-bit dither lies near -8, speech at -80 dB peaks near -6
+LOUDEST = 16.0  # full scale is 1; beyond this the samples are in other units (16-bit numbers as floats) and are scaled to it
 
 
 @dataclass(frozen=True)
@@ -99,6 +100,9 @@ class Transcriber:
             raise ValueError(f"audio: wanted mono samples (n,), got shape {list(audio.shape)}; mix the channels first")
         if audio.size and not np.isfinite([audio.min(), audio.max()]).all():  # NaN passes through both
             raise ValueError("audio: some samples are not finite numbers (NaN or infinity); the file is damaged")
+        loudest = float(max(audio.max(), -audio.min())) if audio.size else 0.0
+        if loudest > LOUDEST:
+            audio = audio / np.float32(loudest)
         run = Transcription(self, audio, options, stop or (lambda: False))
         try:
             async for event in run.events():
@@ -257,11 +261,14 @@ class Transcription:
         return (loops or unsure) and not silent
 
     def is_silence(self, decoded: Decoded) -> bool:
-        """The model says that nobody speaks, and is not sure of the words it found either."""
+        """The model says that nobody speaks, and is not sure of the words it found either. Here we go beyond the reference: it
+        is enough that the model half says so if the words are mere guesses, as they are for tones and music."""
         o = self.options
-        if o.no_speech_threshold is None or decoded.no_speech_prob <= o.no_speech_threshold:
+        if o.no_speech_threshold is None or decoded.no_speech_prob <= o.no_speech_threshold / 2:
             return False
-        return o.logprob_threshold is None or decoded.avg_logprob <= o.logprob_threshold
+        if decoded.no_speech_prob > o.no_speech_threshold:
+            return o.logprob_threshold is None or decoded.avg_logprob <= o.logprob_threshold
+        return o.logprob_threshold is not None and decoded.avg_logprob <= 2 * o.logprob_threshold
 
     def remember(self, tokens: list[int], decoded: Decoded) -> None:
         """What the next window is told; a window that had to be guessed is not passed on, nor anything before it."""
