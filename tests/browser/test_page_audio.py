@@ -212,6 +212,26 @@ def test_microphone_rate_is_read_back(microphone, site, picky):
         assert got["made"][0] is not None and got["made"][-1] is None, "the second try is the context's own rate"
 
 
+def test_microphone_is_not_treated_as_a_call(microphone, site):
+    """Noise suppression took the s of "Americans" away."""
+    context = microphone.new_context(permissions=["microphone"])
+    page = context.new_page()
+    page.goto(site + "/web/")
+    found = page.evaluate("""async () => {
+      const ask = navigator.mediaDevices.getUserMedia.bind(navigator.mediaDevices);
+      let stream;
+      navigator.mediaDevices.getUserMedia = async (wish) => (stream = await ask(wish));
+      const { Recorder } = await import("/web/lib/recorder.js");
+      const recorder = new Recorder();
+      await recorder.start();
+      const { noiseSuppression, echoCancellation } = stream.getAudioTracks()[0].getSettings();
+      await recorder.stop();
+      return { noiseSuppression, echoCancellation };
+    }""")
+    context.close()
+    assert found == {"noiseSuppression": False, "echoCancellation": False}
+
+
 @pytest.mark.parametrize(
     ("name", "code", "words"),
     [("NotAllowedError", "mic_denied", "Allow it"), ("NotFoundError", "mic_missing", "No microphone was found"),

@@ -3,6 +3,7 @@ downloads, Stop, errors. What is asserted is what is seen."""
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 
@@ -247,6 +248,20 @@ def test_what_cannot_be_read_is_told_and_the_next_file_works(page, name, data, t
     try_sample(page)
     expect(alert).to_be_hidden()
     assert "a small candle" in words(page)
+
+
+def test_of_several_files_the_first_is_taken_and_that_is_seen(page):
+    page.evaluate("""([text]) => {
+      const bytes = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
+      const dataTransfer = new DataTransfer();
+      for (const name of ["one.wav", "<b>two</b>.wav"]) dataTransfer.items.add(new File([bytes], name));
+      document.querySelector("main").dispatchEvent(new DragEvent("drop", { dataTransfer, bubbles: true, cancelable: true }));
+    }""", [base64.b64encode(SAMPLE.read_bytes()).decode()])
+    wait_done(page, "one.wav")
+    expect(page.locator("#input-outcome")).to_have_text("One file at a time: of 2 files this takes one.wav.")
+    expect(page.locator("#input-outcome")).to_be_visible()
+    try_sample(page)
+    expect(page.locator("#input-outcome")).to_be_empty()
 
 
 # ---- keyboard and labels ------------------------------------------------------------------------------------------------

@@ -4,6 +4,12 @@
  */
 import { AudioError } from "./audio.js";
 
+/**
+ * What calls do to a voice takes away what Whisper listens to: consonants go with the noise. A faint microphone is still
+ * raised.
+ */
+const CONSTRAINTS = { echoCancellation: false, noiseSuppression: false, autoGainControl: true };
+
 /** Why the microphone cannot work here, or null. The words are for the person. */
 export function microphoneProblem() {
   if (!window.isSecureContext) {
@@ -68,7 +74,7 @@ export class Recorder {
     const problem = microphoneProblem();
     if (problem) throw new AudioError(problem, "mic_unavailable");
     try {
-      this.#stream = await navigator.mediaDevices.getUserMedia({ audio: true });
+      this.#stream = await navigator.mediaDevices.getUserMedia({ audio: CONSTRAINTS });
     } catch (error) {
       throw inWords(error);
     }
