@@ -338,7 +338,8 @@ def test_ctrl_c_leaves_no_file_behind(tmp_path):
     out.write_text("as it was")
     process = subprocess.Popen(
         [sys.executable, "-m", "candlewick.cli", "transcribe", recording, "-m", MODEL, "-o", out],
-        env={**os.environ, "PYTHONPATH": str(ROOT / "py")}, stderr=subprocess.PIPE, text=True)
+        env={**os.environ, "PYTHONPATH": str(ROOT / "py")}, stderr=subprocess.PIPE, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))  # a runner in the background ignores it
     time.sleep(2)
     assert process.poll() is None, process.stderr.read()
     process.send_signal(signal.SIGINT)

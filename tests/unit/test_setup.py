@@ -378,7 +378,8 @@ def test_wheel_is_built_again_only_when_the_package_changed(tmp_path):
     (root / "setup").mkdir()
     (package / "__init__.py").write_text("A = 1\n")
     (package / "kernel.c").write_text("int x;\n")
-    (root / "pyproject.toml").write_bytes((REPOSITORY / "pyproject.toml").read_bytes())
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        (root / name).write_bytes((REPOSITORY / name).read_bytes())
     (root / "setup" / "sources.json").write_text(json.dumps({"pyodide": {}, "wheels": {"files": []}}))
 
     def build():
