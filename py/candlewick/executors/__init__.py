@@ -7,6 +7,7 @@ that a run leaves behind is in its outputs, which stay with the executor until t
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, Protocol
 
@@ -33,8 +34,8 @@ class WeightSource(Protocol):
     async def read(self, name: str) -> np.ndarray: ...
 
 
-class Executor:
-    """What all executors do. Subclasses implement `_load`, `_run`, `_fetch`, `_read`."""
+class Executor(ABC):
+    """What all executors do."""
 
     name = ""
 
@@ -42,12 +43,13 @@ class Executor:
         self.reason = reason
         self.programs: dict[str, Program] = {}
 
+    @abstractmethod
     async def load(
         self, programs: Mapping[str, Program], weights: WeightSource, on_progress: Progress | None = None
     ) -> None:
         """Add Programs by entry name. Weights and states that are already there, by name, are shared, not loaded again."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def run(
         self, entry: str, inputs: Mapping[str, Any], fetch: tuple[str, ...] | None = None
     ) -> dict[str, np.ndarray]:
@@ -55,26 +57,26 @@ class Executor:
 
         Raises ValueError for inputs that do not fit, Stopped when the stop word ended the run.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     async def fetch(self, entry: str, names: tuple[str, ...]) -> dict[str, np.ndarray]:
         """Outputs of the last run, which must have been of this entry."""
-        raise NotImplementedError
 
+    @abstractmethod
     def steps(self, entry: str, inputs: Mapping[str, Any]) -> AsyncIterator[tuple[Instruction, np.ndarray]]:
         """Run one entry instruction by instruction; each comes with a copy of the value it made (for `compare`)."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def profile(self, entry: str, inputs: Mapping[str, Any]) -> list[tuple[int, str, float]]:
         """(index, op, milliseconds) of every instruction, each timed alone."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def close(self) -> None:
         """Give everything back."""
 
+    @abstractmethod
     def describe(self) -> dict[str, Any]:
         """executor, reason, threads, threads_asked, relaxed_simd, memory {weights, state, arena, total} in bytes."""
-        raise NotImplementedError
 
     def _optimised(self, programs: Mapping[str, Program]) -> dict[str, Program]:
         """The Programs after the passes. ValueError where a name that is shared means two different things."""
