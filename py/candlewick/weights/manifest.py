@@ -36,7 +36,8 @@ class Manifest:
     note: str = ""
     title: str = ""  # what a page calls it
     about: str = ""  # one sentence for a page
-    converter: str = ""  # module that makes the files from the sources: python -m <converter> <folder of sources> <folder>
+    converter: str = ""  # module that makes the files from the sources: python -m <converter> <folder of sources> <folder>;
+    # without one each file is the source with its sha256
     memory_bytes: int = 0  # measured peak of worker and kernel memory with this checkpoint; 0 = not measured
 
     @property
