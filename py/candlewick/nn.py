@@ -122,9 +122,9 @@ class Linear(Module):
         self.weight = Parameter((n_out, n_in))
         self.bias = Parameter((n_out,)) if bias else None
 
-    def __call__(self, x: Tensor) -> Tensor:
-        """x (..., n_in) -> (..., n_out)"""
-        return ops.linear(x, self.weight, self.bias)
+    def __call__(self, x: Tensor, count: Tensor | None = None) -> Tensor:
+        """x (..., n_in) -> (..., n_out); count: a runtime scalar, rows from it on are zeros and cost nothing"""
+        return ops.linear(x, self.weight, self.bias, count=count)
 
 
 class Conv1d(Module):
@@ -181,6 +181,17 @@ class LayerNorm(Module):
     def __call__(self, x: Tensor) -> Tensor:
         """x (..., n) -> (..., n)"""
         return ops.layer_norm(x, self.weight, self.bias, eps=self.eps)
+
+
+class RMSNorm(Module):
+    """Zhang, Sennrich 2019, over the last axis."""
+
+    def __init__(self, n: int, eps: float = 1e-5) -> None:
+        self.weight, self.eps = Parameter((n,)), eps
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """x (..., n) -> (..., n)"""
+        return ops.rms_norm(x, self.weight, eps=self.eps)
 
 
 class Embedding(Module):

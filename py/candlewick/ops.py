@@ -20,15 +20,18 @@ from dataclasses import dataclass
 from functools import wraps
 from typing import Any
 
+from .dtypes import DTYPES, QUANTISED
 from .program import Value
 from .tensor import Tensor
 from .trace import Tracer
 
 ANY_DTYPE = {"reshape", "transpose", "slice", "concat", "cast"}
-INDICES = {"ids", "start", "pos"}
+INDICES = {"ids", "start", "pos", "count"}
 """Operands that count something; all others are floating point."""
 FLOAT_DTYPES = defaultdict(lambda: ("f32",), weight=("f32", "f16", "bf16", "f64"))
 """By kind of value: a weight is what its file has, everything that is computed is float32."""
+MATRICES = {("linear", "w"), ("embedding", "table")}
+"""The operands that may be quantised: y = x dequantised(w)^T, rows of dequantised(table)."""
 ACTIVATIONS = ("none", "gelu", "relu", "silu")
 Shape = tuple[tuple[int, ...], str]
 
@@ -55,6 +58,8 @@ class Op:
                 if a is None or a.kind == "number":
                     continue
                 wanted = ("i32",) if name in INDICES else FLOAT_DTYPES[a.kind]
+                if (self.name, name) in MATRICES and a.kind == "weight":
+                    wanted += QUANTISED
                 if a.dtype not in wanted:
                     raise ValueError(
                         f"{self.name}: {name} is {_s(a)}, wanted {' or '.join(wanted)}; ops.cast turns one into the other"
@@ -128,10 +133,15 @@ def _epilogue(
 
 
 @_op
-def linear(x, w, bias=None, residual=None, *, activation: str = "none", final: str = "none"):
-    """x (..., k), w (n, k) -> final(activation(x w^T + bias) + residual), (..., n). The fuse pass fills the epilogue in."""
+def linear(x, w, bias=None, residual=None, count=None, *, activation: str = "none", final: str = "none"):
+    """x (..., k), w (n, k) -> final(activation(x w^T + bias) + residual), (..., n). The fuse pass fills the epilogue in.
+
+    count: a runtime scalar. Of the rows (all axes but the last as one), those from count on are zeros and cost nothing.
+    """
     if not (len(w.shape) == 2 and x.shape[-1:] == w.shape[1:]):
         raise ValueError(f"linear: x is {_s(x)}, w is {_s(w)}; the last axis of both must be equal")
+    if w.dtype in QUANTISED and w.shape[1] % DTYPES[w.dtype].block:
+        raise ValueError(f"linear: w is {_s(w)}; its rows are not whole blocks of {DTYPES[w.dtype].block}")
     shape = (*x.shape[:-1], w.shape[0])
     _epilogue("linear", shape, w.shape[0], bias, residual, activation, final)
     return shape, "f32"
@@ -248,6 +258,20 @@ def window_attention(qkv, bias=None, outside=None, *, n_head: int, window: int, 
     return (batch, height, width, wide // 3), "f32"
 
 
+@_op
+def rope(x, cos, sin, start, *, pairs: bool = False):
+    """Rotary position embedding (Su et al. 2021) of x (b, h, n, d): position i is turned by row start + i of the tables.
+
+    cos, sin (capacity, d / 2). Coordinate j goes with j + d / 2 (halves, as in Hugging Face files), or with pairs 2 j with
+    2 j + 1 (as in llama2.c and GGUF files of Llama). start + n <= capacity.
+    """
+    if not (len(x.shape) == 4 and cos.shape == sin.shape and len(cos.shape) == 2 and cos.shape[1] * 2 == x.shape[3]):
+        raise ValueError(f"rope: x is {_s(x)} (b, h, n, d), cos is {_s(cos)}, sin is {_s(sin)}; wanted (capacity, d / 2)")
+    if x.shape[2] > cos.shape[0]:
+        raise ValueError(f"rope: {x.shape[2]} positions of x {_s(x)}, the tables have {cos.shape[0]}")
+    return x.shape, "f32"
+
+
 # ---- normalisation and softmax --------------------------------------------------------------------------------------
 
 
@@ -256,6 +280,14 @@ def layer_norm(x, w, b, *, eps: float = 1e-5):
     """(x - mean) / sqrt(var + eps) * w + b over the last axis; sums in float32 or wider."""
     if not (w.shape == x.shape[-1:] and b.shape == x.shape[-1:]):
         raise ValueError(f"layer_norm: x is {_s(x)}, w is {_s(w)}, b is {_s(b)}")
+    return x.shape, "f32"
+
+
+@_op
+def rms_norm(x, w, *, eps: float = 1e-5):
+    """x / sqrt(mean(x^2) + eps) * w over the last axis (Zhang, Sennrich 2019); sums in float32 or wider."""
+    if w.shape != x.shape[-1:]:
+        raise ValueError(f"rms_norm: x is {_s(x)}, w is {_s(w)}")
     return x.shape, "f32"
 
 
@@ -288,6 +320,22 @@ def rows(table, start, *, count: int):
     if not (len(table.shape) == 2 and count <= table.shape[0]):
         raise ValueError(f"rows: {count} rows of a table {_s(table)}")
     return (count, table.shape[1]), "f32"
+
+
+@_op
+def top_k(x, *, k: int):
+    """Indices of the k largest elements along the last axis, i32 (..., k): largest first, of equals the lower index first."""
+    if not (x.shape and 1 <= k <= x.shape[-1]):
+        raise ValueError(f"top_k: {k} of x {_s(x)}")
+    return (*x.shape[:-1], k), "i32"
+
+
+@_op
+def take(x, ids):
+    """x (..., n) at ids i32 (..., k) along the last axis -> (..., k). Ids come from `top_k` or `argmax` of the same x."""
+    if not (x.shape and ids.shape[:-1] == x.shape[:-1]):
+        raise ValueError(f"take: x is {_s(x)}, ids are {_s(ids)}; all axes but the last must be equal")
+    return ids.shape, "f32"
 
 
 @_op(writes=0)
@@ -415,6 +463,7 @@ mul = _binary("mul", "a * b.")
 div = _binary("div", "a / b.")
 maximum = _binary("maximum", "The larger of the two.")
 minimum = _binary("minimum", "The smaller of the two.")
+swiglu = _binary("swiglu", "silu(a) * b, the gate of Shazeer 2020.")
 
 
 # ---- reductions -----------------------------------------------------------------------------------------------------
@@ -438,6 +487,7 @@ def _reduction(name: str, doc: str) -> Callable[..., Tensor]:
 max = _reduction("max", "Largest element.")
 sum = _reduction("sum", "Sum, in float32 or wider.")
 mean = _reduction("mean", "Arithmetic mean.")
+log_sum_exp = _reduction("log_sum_exp", "log(sum(e ** x)), finite for every finite x.")
 
 
 @_op

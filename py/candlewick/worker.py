@@ -29,8 +29,8 @@ from candlewick.tasks.transcribe import Transcription
 from candlewick.weights.load import Checkpoint
 from candlewick.weights.source import WeightsError, check_range
 
-FAMILIES: dict[str, Any] = {"whisper": Transcription, "sam": Segmentation}
-"""model_type of config.json -> the task that is loaded with it."""
+FAMILIES: tuple[Any, ...] = (Transcription, Segmentation)
+"""The tasks; each says whether a checkpoint is one of its family."""
 
 
 class BrowserSource:
@@ -184,12 +184,16 @@ class Worker:
 
 
 async def family_of(checkpoint: Checkpoint) -> Any:
-    """The task of FAMILIES for a checkpoint's config.json. Raises WeightsError naming the families there are."""
-    config = await checkpoint.json("config.json")
-    family = config.get("model_type")
-    if family not in FAMILIES:
-        raise WeightsError(f"{checkpoint.name}/config.json: model_type is {family!r}; readable are {', '.join(FAMILIES)}")
-    return FAMILIES[family]
+    """The task of FAMILIES that recognises a checkpoint. Raises WeightsError naming what there is and what is wanted."""
+    for task in FAMILIES:
+        if await task.recognises(checkpoint):
+            return task
+    kinds = "; ".join(f"{task.family}: {task.wanted}" for task in FAMILIES)
+    if "config.json" in checkpoint.files:
+        found = f"config.json says model_type {(await checkpoint.json('config.json')).get('model_type')!r}"
+    else:
+        found = f"it has {', '.join(sorted(checkpoint.files)[:8]) or 'no files'}"
+    raise WeightsError(f"{checkpoint.name} is no model that can be read here: {found}. Readable are {kinds}")
 
 
 def error_value(error: Exception, blame: str = "bad_input") -> dict[str, Any]:

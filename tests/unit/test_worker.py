@@ -122,8 +122,8 @@ async def test_cancel_while_loading_leaves_no_model(engine, page):
 
 
 @pytest.mark.parametrize(("files", "words"), [
-    ({}, "config.json is missing"),
-    ({"config.json": Source(b'{"model_type": "bert"}')}, "readable are whisper"),
+    ({}, "it has no files"),
+    ({"config.json": Source(b'{"model_type": "bert"}')}, "Readable are whisper"),
     ({"config.json": Source(b"[1]")}, "object"),
     ({"config.json": Source(b"<html>")}, "web page"),
 ])

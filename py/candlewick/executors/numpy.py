@@ -34,8 +34,11 @@ def _epilogue(y, bias, residual, activation, final="none"):
 
 
 @kernel
-def linear(x, w, bias, residual, activation, final):
-    return _epilogue(x @ w.T, bias, residual, activation, final)
+def linear(x, w, bias, residual, count, activation, final):
+    y = _epilogue(x @ w.T, bias, residual, activation, final)
+    if count is not None:
+        y.reshape(-1, y.shape[-1])[int(count) :] = 0
+    return y
 
 
 @kernel
@@ -107,6 +110,15 @@ def window_attention(qkv, bias, outside, n_head, window, scale):
     return y.reshape(batch, rows * window, columns * window, wide // 3)[:, :height, :width]
 
 
+@kernel
+def rope(x, cos, sin, start, pairs):
+    rows = slice(int(start), int(start) + x.shape[2])
+    cos, sin, half = cos[rows], sin[rows], x.shape[3] // 2
+    a, b = (x[..., 0::2], x[..., 1::2]) if pairs else (x[..., :half], x[..., half:])
+    turned = a * cos - b * sin, b * cos + a * sin
+    return np.stack(turned, -1).reshape(x.shape) if pairs else np.concatenate(turned, -1)
+
+
 # ---- normalisation and softmax
 
 
@@ -114,6 +126,11 @@ def window_attention(qkv, bias, outside, n_head, window, scale):
 def layer_norm(x, w, b, eps):
     x = x - x.mean(-1, keepdims=True)
     return x / np.sqrt((x * x).mean(-1, keepdims=True) + np.float32(eps)) * w + b
+
+
+@kernel
+def rms_norm(x, w, eps):
+    return x / np.sqrt((x * x).mean(-1, keepdims=True) + np.float32(eps)) * w
 
 
 @kernel
@@ -140,6 +157,16 @@ def embedding(ids, table):
 @kernel
 def rows(table, start, count):
     return table[int(start) : int(start) + count]
+
+
+@kernel
+def top_k(x, k):
+    return np.argsort(-x, -1, "stable")[..., :k].astype(np.int32)
+
+
+@kernel
+def take(x, ids):
+    return np.take_along_axis(x, ids, -1)
 
 
 @kernel
@@ -263,11 +290,19 @@ KERNELS |= {
     "div": np.divide,
     "maximum": np.maximum,
     "minimum": np.minimum,
+    "swiglu": lambda a, b: KERNELS["silu"](a) * b,
     "max": lambda x, axis, keepdims: x.max(axis, keepdims=keepdims),
     "sum": lambda x, axis, keepdims: x.sum(axis, keepdims=keepdims),
     "mean": lambda x, axis, keepdims: x.mean(axis, keepdims=keepdims),
+    "log_sum_exp": lambda x, axis, keepdims: log_sum_exp(x, axis, keepdims),
     "argmax": lambda x, axis: x.argmax(axis).astype(np.int32),
 }
+
+
+def log_sum_exp(x, axis, keepdims):
+    high = x.max(axis, keepdims=True)
+    y = np.log(np.exp(x - high).sum(axis, keepdims=True)) + high
+    return y if keepdims else y.squeeze(axis)
 
 
 # ---- the executor

@@ -13,7 +13,7 @@ from ..program import Instruction, Program, Value
 
 PRODUCTS = ("linear", "conv1d", "conv2d", "conv_transpose2d")
 ACTIVATIONS = ("gelu", "relu", "silu")
-RESIDUAL, N_OPERANDS = 3, 4  # x, w, bias, residual
+RESIDUAL = 3  # x, w, bias, residual
 
 
 def fuse_epilogues(program: Program) -> Program:
@@ -56,7 +56,7 @@ def fuse_epilogues(program: Program) -> Program:
                     and i.out.shape == mine.shape
                     and other.dtype != "i32"
                 ):
-                    fused = replace(p, out=i.out, args=(*p.args[:RESIDUAL], other))
+                    fused = replace(p, out=i.out, args=(*p.args[:RESIDUAL], other, *p.args[RESIDUAL + 1 :]))
                     break
         if fused is not None:
             absorbed = i.args[0] if i.op in ACTIVATIONS else mine

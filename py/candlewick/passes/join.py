@@ -23,7 +23,7 @@ def join_linears(program: Program) -> Program:
     for i in program.instructions:
         if i.op == "linear" and _plain(i) and i.args[0].name not in written and reads[i.args[1].name] == 1:
             groups[i.args[0].name].append(i)
-    groups = {x: g for x, g in groups.items() if len(g) > 1}
+    groups = {x: g for x, g in groups.items() if len(g) > 1 and len({i.args[4] for i in g}) == 1}
     if not groups:
         return program
     member = {i.out.name for g in groups.values() for i in g}
@@ -37,7 +37,7 @@ def join_linears(program: Program) -> Program:
 
 
 def _plain(i: Instruction) -> bool:
-    x, w, _bias, residual = i.args
+    x, w, _bias, residual, _count = i.args
     return (
         x.kind in ("temp", "input", "state")
         and w.kind == "weight"
@@ -67,7 +67,7 @@ def _join(group: list[Instruction]) -> list[Instruction]:
         if all(i.scope for i in group)
         else ""
     )
-    code = [Instruction("linear", out, (x, weight, bias, None), dict(group[0].attrs), scope)]
+    code = [Instruction("linear", out, (x, weight, bias, None, group[0].args[4]), dict(group[0].attrs), scope)]
     start = 0
     for i, w in zip(group, weights):
         stop = start + w.shape[0]

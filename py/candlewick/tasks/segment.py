@@ -20,10 +20,17 @@ class Segmentation:
     """A loaded segmentation model and the page's name of the picture that is set."""
 
     methods = ("set_image", "predict", "everything", "embedding")
+    family = "sam"
+    wanted = "a folder with config.json (model_type sam) and safetensors"
 
     def __init__(self, segmenter: Segmenter) -> None:
         self._segmenter = segmenter
         self._id: str | None = None
+
+    @classmethod
+    async def recognises(cls, checkpoint: Checkpoint) -> bool:
+        """Whether load() may be called with this checkpoint. Reads no weights."""
+        return "config.json" in checkpoint.files and (await checkpoint.json("config.json")).get("model_type") == cls.family
 
     @classmethod
     async def load(

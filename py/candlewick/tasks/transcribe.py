@@ -19,9 +19,16 @@ class Transcription:
     """A loaded speech model and what brings sound to its rate."""
 
     methods = ("transcribe",)
+    family = "whisper"
+    wanted = "a folder with config.json (model_type whisper), tokenizer.json and safetensors"
 
     def __init__(self, transcriber: Transcriber, executor: executors.Executor) -> None:
         self._transcriber, self._resampler = transcriber, audio.Resampler(executor)
+
+    @classmethod
+    async def recognises(cls, checkpoint: Checkpoint) -> bool:
+        """Whether load() may be called with this checkpoint. Reads no weights."""
+        return "config.json" in checkpoint.files and (await checkpoint.json("config.json")).get("model_type") == cls.family
 
     @classmethod
     async def load(
