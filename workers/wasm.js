@@ -359,7 +359,11 @@ export class KernelHost {
         );
     };
     const got = source.readInto(this.view(address, chunk.bytes), chunk.start);
-    return got instanceof Promise ? got.then(check) : check(got);
+    if (typeof got === "number") return check(got);
+    // a source made in Python answers with a coroutine, which is to be let go of
+    return Promise.resolve(got)
+      .then(check)
+      .finally(() => /** @type {any} */ (got).destroy?.());
   }
 
   /** Stop the threads and let go of the memory. */
