@@ -10,7 +10,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from candlewick.weights.safetensors import TensorInfo, decode, read_header
+from candlewick.dtypes import DTYPES
+from candlewick.weights import safetensors
+from candlewick.weights.quant import dequantise
+from candlewick.weights.safetensors import TensorInfo, read_header
 from candlewick.weights.source import ByteSource, FileSource, WeightsError, parse_json, parse_large_json
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -25,12 +28,20 @@ class Shaped(Protocol):
 
 
 class Checkpoint:
-    """The files of one checkpoint by name, wherever they lie. Nothing is read before it is asked for."""
+    """The files of one checkpoint by name, wherever they lie. Nothing is read before it is asked for.
 
-    def __init__(self, files: Mapping[str, ByteSource], name: str = "checkpoint"):
+    tensors: where each lies in `files`, if that is known already; else their headers tell.
+    """
+
+    def __init__(
+        self,
+        files: Mapping[str, ByteSource],
+        name: str = "checkpoint",
+        tensors: Mapping[str, TensorInfo] | None = None,
+    ):
         self.files = dict(files)
         self.name = name
-        self._tensors: dict[str, TensorInfo] | None = None
+        self._tensors = None if tensors is None else dict(tensors)
 
     @classmethod
     def open(cls, folder: str | Path) -> Checkpoint:
@@ -122,8 +133,15 @@ class Checkpoint:
         return tensors
 
     async def read(self, info: TensorInfo) -> np.ndarray:
-        """Data of one tensor, of info.shape; bf16 is widened exactly to float32, other types stay as they are."""
+        """Data of one tensor, of info.shape: see decode."""
         return decode(info, await self.source(info.file).read(info.start, info.end))
+
+
+def decode(info: TensorInfo, data: bytes) -> np.ndarray:
+    """Bytes of a tensor -> array of info.shape: bf16 and quantised types as float32, other types as they are."""
+    if DTYPES[info.dtype].kind == "quant":
+        return dequantise(info.dtype, data, info.shape)
+    return safetensors.decode(info, data)
 
 
 def _under(info: TensorInfo, file: str) -> TensorInfo:
@@ -196,7 +214,7 @@ class Weights:
         return self.bound[name]
 
     async def read(self, name: str) -> np.ndarray:
-        """Data of a tensor or constant; bf16 comes as float32."""
+        """Data of a tensor or constant; bf16 and quantised types come as float32."""
         if name in self.constants:
             return self.constants[name]
         return await self.checkpoint.read(self.bound[name])
