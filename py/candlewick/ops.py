@@ -71,12 +71,12 @@ OPS: dict[str, Op] = {}
 
 
 def _value(x: Any) -> Value | None:
-    if x is None or isinstance(x, Value):
+    if x is None or type(x) is Value:
         return x
+    if type(x) is Tensor or hasattr(x, "value"):
+        return x.value
     if isinstance(x, int | float) and not isinstance(x, bool):
         return Value("", "f32", (), "number", float(x))
-    if hasattr(x, "value"):
-        return x.value
     raise TypeError(f"wanted a Tensor, a parameter, a state or a number, got {type(x).__name__}")
 
 
@@ -92,22 +92,24 @@ def _op(rule: Callable[..., Shape] | None = None, *, variadic: bool = False, wri
     row = OPS[name] = Op(
         name, inspect.getdoc(rule) or "", tuple(p.name for p in operands), required, attrs, rule, variadic, writes
     )
+    positional = (*(("xs",) if variadic else row.args), *attrs)
 
     @wraps(rule)
     def record(*args: Any, **kwargs: Any) -> Tensor:
         tracer = Tracer.current
         if tracer is None:
             raise RuntimeError(f"ops.{name} outside of trace(): ops describe a computation, an executor runs it")
-        positional = ("xs",) if variadic else row.args
-        given = dict(zip((*positional, *attrs), args), **kwargs)
-        unknown = set(given) - set(positional) - set(attrs)
-        if unknown or len(args) > len(positional) + len(attrs):
-            raise TypeError(f"{name} takes operands {row.args} and attributes {tuple(attrs)}; got {sorted(unknown) or args}")
-        values = tuple(_value(x) for x in (given["xs"] if variadic else map(given.get, row.args)))
+        given = dict(zip(positional, args), **kwargs)
+        if len(args) > len(positional) or not given.keys() <= set(positional):
+            unknown = sorted(given.keys() - set(positional))
+            raise TypeError(f"{name} takes operands {row.args} and attributes {tuple(attrs)}; got {unknown or args}")
+        values = tuple([_value(x) for x in (given["xs"] if variadic else map(given.get, row.args))])
         named = {k: given.get(k, default) for k, default in attrs.items()}
-        if inspect.Parameter.empty in named.values():
-            raise TypeError(f"{name} needs the attributes {[k for k, v in named.items() if v is inspect.Parameter.empty]}")
-        named = {k: tuple(v) if isinstance(v, list) else v for k, v in named.items()}
+        for k, v in named.items():
+            if v is inspect.Parameter.empty:
+                raise TypeError(f"{name} needs the attribute {k}")
+            if type(v) is list:
+                named[k] = tuple(v)
         try:
             shape, dtype = row.infer(values, named)
         except ValueError as e:

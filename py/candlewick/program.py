@@ -7,15 +7,14 @@ A Program is plain data. It holds no callables, so it can be printed, compared, 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 SIGILS = {"temp": "%", "input": "%", "weight": "@", "constant": "@", "state": "!", "scalar": "$", "number": ""}
 
 
-@dataclass(frozen=True)
-class Value:
-    """One value of a Program.
+class Value(NamedTuple):
+    """One value of a Program. A named tuple, as there are thousands: made and compared many times while a model loads.
 
     kind: temp (made by an instruction), input, weight (from a file), constant (made by the model), state (outlives a
     run), scalar (changes from run to run), number (a literal; `number` holds it).
@@ -46,14 +45,13 @@ class Value:
         return n
 
 
-@dataclass(frozen=True)
-class Instruction:
+class Instruction(NamedTuple):
     """`out = op(args, attrs)`. An absent optional argument is None. scope: the module path that said it."""
 
     op: str
     out: Value
     args: tuple[Value | None, ...]
-    attrs: dict[str, Any] = field(default_factory=dict)
+    attrs: dict[str, Any]
     scope: str = ""
 
     def __str__(self) -> str:

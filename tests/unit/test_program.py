@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -82,13 +80,13 @@ def test_verifier_names_the_instruction():
         ValueError, match="instruction 0 `layer_norm` in heads.0.norm: reads %0, which no earlier instruction makes"
     ):
         program.replace(instructions=(second, first, *rest)).verify()
-    wrong = replace(first, out=replace(first.out, shape=(1, 2, 13)))
+    wrong = first._replace(out=first.out._replace(shape=(1, 2, 13)))
     with pytest.raises(
         ValueError, match=r"instruction 0 `mul`: makes f32\[1, 2, 12\], but its output is written as f32\[1,2,13\]"
     ):
         program.replace(instructions=(wrong, second, *rest)).verify()
     with pytest.raises(ValueError, match="no such op; the op table has linear"):
-        program.replace(instructions=(replace(first, op="conv9d"), second, *rest)).verify()
+        program.replace(instructions=(first._replace(op="conv9d"), second, *rest)).verify()
     with pytest.raises(ValueError, match="output z is %nowhere"):
         program.replace(outputs={"z": Value("nowhere", "f32", ())}).verify()
 

@@ -7,7 +7,6 @@ registers or L1, neither costs a pass over memory of its own.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 
 from ..program import Instruction, Program, Value
 
@@ -42,7 +41,7 @@ def fuse_epilogues(program: Program) -> Program:
         if i.op in ACTIVATIONS and (p := product(i.args[0])):
             slot = "final" if p.args[RESIDUAL:] and p.args[RESIDUAL] is not None else "activation"
             if p.attrs[slot] == "none":
-                fused = replace(p, out=i.out, attrs={**p.attrs, slot: i.op})
+                fused = p._replace(out=i.out, attrs={**p.attrs, slot: i.op})
         elif i.op == "add":
             for mine, other in (i.args, i.args[::-1]):
                 p = product(mine)
@@ -56,7 +55,7 @@ def fuse_epilogues(program: Program) -> Program:
                     and i.out.shape == mine.shape
                     and other.dtype != "i32"
                 ):
-                    fused = replace(p, out=i.out, args=(*p.args[:RESIDUAL], other, *p.args[RESIDUAL + 1 :]))
+                    fused = p._replace(out=i.out, args=(*p.args[:RESIDUAL], other, *p.args[RESIDUAL + 1 :]))
                     break
         if fused is not None:
             absorbed = i.args[0] if i.op in ACTIVATIONS else mine

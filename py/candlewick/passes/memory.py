@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -23,19 +24,19 @@ def plan_arena(lifetimes: Sequence[Lifetime]) -> tuple[list[int], int]:
     size").
     """
     offsets = [0] * len(lifetimes)
-    placed: list[int] = []
+    alive: dict[int, list[int]] = defaultdict(list)  # instruction -> buffers placed so far that are in use then
     total = 0
     for i in sorted(range(len(lifetimes)), key=lambda i: (-lifetimes[i].size, lifetimes[i].first)):
         size, first, last = lifetimes[i]
         size = -(-size // ALIGN) * ALIGN
         offset = 0
-        for j in sorted(
-            (j for j in placed if lifetimes[j].first <= last and first <= lifetimes[j].last), key=offsets.__getitem__
-        ):
+        others = {j for t in range(first, last + 1) if t in alive for j in alive[t]}
+        for j in sorted(others, key=offsets.__getitem__):
             if offsets[j] - offset >= size:
                 break
             offset = max(offset, offsets[j] + -(-lifetimes[j].size // ALIGN) * ALIGN)
         offsets[i] = offset
-        placed.append(i)
+        for t in range(first, last + 1):
+            alive[t].append(i)
         total = max(total, offset + size)
     return offsets, total

@@ -36,7 +36,7 @@ def simplify(program: Program) -> Program:
             renamed[i.out.name] = args[0]
             continue
         reads_state = any(a is not None and a.kind == "state" for a in args)
-        key = (i.op, args, tuple(sorted(attrs.items())), epoch if reads_state else 0)
+        key = (i.op, args, tuple(attrs.items()), epoch if reads_state else 0)
         if key in seen:
             renamed[i.out.name] = seen[key]
             continue
