@@ -1,7 +1,7 @@
 """The kernel host of a page: Python's side of `KernelHost` in `workers/wasm.js`.
 
-Method for method the same as `host_wasmtime.Host`. What crosses is numbers, JSON text, and short-lived views of kernel
-memory that are copied in or out at once; no proxy is kept beyond a call.
+Method for method the same as `host_wasmtime.Host`. What crosses is numbers, JSON text, and views of kernel memory that are
+copied in or out at once. Only the views of small places, which every step writes and reads, are kept until memory grows.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+
+SMALL_BYTES = 1 << 16
 
 
 class Host:
@@ -21,21 +23,34 @@ class Host:
         self.threads, self.threads_asked = int(js.threads), int(js.threadsAsked)
         self.relaxed, self.shared = bool(js.relaxed), bool(js.shared)
         self.reason = str(js.reason)
+        self._views: dict[tuple[int, int], Any] = {}
         self.sources: dict[str, Any] = {}  # file name -> BrowserSource; set by the executor before load_weights
 
     def reserve(self, end: int) -> None:
         """Bytes [0, end) exist afterwards, or the JavaScript side throws out_of_memory with the numbers."""
+        self._views.clear()  # they are of the memory as it was
         self._js.reserve(end)
 
     def write(self, address: int, data: Any) -> None:
         """Copies an array or bytes to `address`."""
-        flat = memoryview(np.ascontiguousarray(data) if isinstance(data, np.ndarray) else data).cast("B")
-        if flat.nbytes:
-            self._js.view(address, flat.nbytes).assign(flat)
+        if type(data) is not bytes:
+            data = memoryview(np.ascontiguousarray(data) if isinstance(data, np.ndarray) else data).cast("B")
+        if len(data):
+            self._view(address, len(data)).assign(data)
 
     def read(self, address: int, n_bytes: int) -> bytes:
         """A copy of n_bytes from `address`."""
-        return self._js.view(address, n_bytes).to_bytes()
+        return self._view(address, n_bytes).to_bytes()
+
+    def _view(self, address: int, n_bytes: int) -> Any:
+        if n_bytes > SMALL_BYTES:
+            return self._js.view(address, n_bytes)
+        view = self._views.get((address, n_bytes))
+        if view is None:
+            view = self._js.view(address, n_bytes)
+            if len(self._views) < 64:
+                self._views[address, n_bytes] = view
+        return view
 
     def run(self, code: int, code_end: int) -> int:
         """Runs instructions on all threads and blocks: 0 done, 1 stopped. Raises RuntimeError when a kernel failed."""
