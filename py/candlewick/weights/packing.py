@@ -227,6 +227,7 @@ def _symmetric_scale(x: np.ndarray, half: int) -> np.ndarray:
 
 def _to_q6_k(rows: Rows, out: Blocks) -> None:
     n = len(rows)
+    _f16(np.abs(rows).max(axis=1) / 4096, "q6_k")  # fourth powers are summed below: what is too large must not get there
     x = rows.reshape(n, 16, 16)
     scale = _symmetric_scale(x, 32)[:, :, 0]
     largest = np.take_along_axis(scale, np.abs(scale).argmax(axis=1, keepdims=True), axis=1)
