@@ -7,11 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from candlewick.dtypes import FROM_NUMPY
 from candlewick.models.sam.model import Sam
 from candlewick.models.sam.programs import UNUSED
 from candlewick.weights.convert import mobilesam
+from candlewick.weights.load import Checkpoint
 from candlewick.weights.onnx import Graph, Node, read_graph
-from candlewick.weights.source import WeightsError
+from candlewick.weights.pth import StateDict
+from candlewick.weights.safetensors import TensorInfo
+from candlewick.weights.source import MemorySource, WeightsError
 
 
 def varint(n: int) -> bytes:
@@ -128,27 +132,37 @@ def test_a_parameter_in_an_unknown_place_is_refused():
         mobilesam.from_onnx(graph, graph)
 
 
-def test_batch_norms_fold_into_convolutions():
+async def ours(state: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """A state dict with these arrays, under our names."""
+    sources = {name: MemorySource(np.ascontiguousarray(array).tobytes(), name) for name, array in state.items()}
+    infos = {name: TensorInfo(name, FROM_NUMPY[array.dtype], array.shape, name, 0, array.nbytes)
+             for name, array in state.items()}
+    found = mobilesam.from_state_dict(StateDict(infos, sources))
+    checkpoint = Checkpoint(found.sources, "ours", found.tensors)
+    return {name: await checkpoint.read(info) for name, info in found.tensors.items()}
+
+
+async def test_batch_norms_fold_into_convolutions():
     rng = np.random.default_rng(1)
     w = rng.standard_normal((4, 3, 1, 1))
     bn = {"weight": rng.random(4) + 0.5, "bias": rng.standard_normal(4), "running_mean": rng.standard_normal(4),
           "running_var": rng.random(4) + 0.1}
     state = {"a.c.weight": w, **{f"a.bn.{k}": v for k, v in bn.items()}, "a.bn.num_batches_tracked": np.array(3)}
-    folded = mobilesam.from_state_dict(state)
+    folded = await ours(state)
     assert folded.keys() == {"a.c.weight", "a.c.bias"}
     x = rng.standard_normal(3)
     plain = (w[:, :, 0, 0] @ x - bn["running_mean"]) / np.sqrt(bn["running_var"] + 1e-5) * bn["weight"] + bn["bias"]
     assert np.allclose(folded["a.c.weight"][:, :, 0, 0] @ x + folded["a.c.bias"], plain, atol=1e-5)
     del state["a.bn.bias"]
-    with pytest.raises(WeightsError, match="lacks a.bn.bias"):
-        mobilesam.from_state_dict(state)
+    with pytest.raises(WeightsError, match="a.bn.bias is missing"):
+        await ours(state)
 
 
-def test_position_biases_are_spread_over_pairs():
+async def test_position_biases_are_spread_over_pairs():
     index = mobilesam.offset_index(3)
     assert index.shape == (9, 9) and index.max() == 8
     assert index[0, 0] == index[4, 4] == 0 and index[0, 1] == index[1, 0] == index[7, 8] and index[0, 1] != index[0, 3]
-    spread = mobilesam.from_state_dict({"attn.attention_biases": np.arange(18.0).reshape(2, 9)})["attn.ab"]
+    spread = (await ours({"attn.attention_biases": np.arange(18.0).reshape(2, 9)}))["attn.ab"]
     assert np.array_equal(spread[1], 9 + index)
 
 

@@ -1,4 +1,4 @@
-"""PyTorch's zip files (.pt, .pth, .bin since 1.6): a state dict read without running a pickle.
+"""PyTorch's zip files (.pt, .pth, .bin since 1.6): where the tensors of a state dict lie, told without running a pickle.
 
 Format: torch/serialization.py. The zip holds one folder with `data.pkl`, the pickle of a dict whose tensors are calls of
 `torch._utils._rebuild_tensor_v2(storage, offset, size, stride, ...)`, and `data/<key>`, the bytes of each storage, not packed.
@@ -8,19 +8,21 @@ The pickle's instructions are walked here by a machine that knows the few that s
 
 from __future__ import annotations
 
-import io
 import math
 import struct
-import zipfile
+import zlib
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from candlewick.dtypes import DTYPES, widen_bf16
-from candlewick.weights.source import WeightsError, looks_like
+from candlewick.dtypes import DTYPES
+from candlewick.weights.safetensors import EMPTY_LIMIT, TensorInfo
+from candlewick.weights.source import ByteSource, MadeSource, WeightsError
+from candlewick.weights.zip import STORED, Member, read_directory
 
 STORAGES = {  # class of a storage -> its type here
     "DoubleStorage": "f64", "FloatStorage": "f32", "HalfStorage": "f16", "BFloat16Storage": "bf16", "LongStorage": "i64",
@@ -60,70 +62,98 @@ class Strided:
     strides: tuple[int, ...]
 
 
-def read_state_dict(data: bytes, name: str) -> dict[str, np.ndarray]:
-    """Bytes of a .pt file -> tensors by name, bf16 as float32. Nested dicts ("model", "state_dict") are opened.
+@dataclass(frozen=True)
+class StateDict:
+    """Where the tensors of a state dict lie: most in the file itself, strided ones in sources made for them."""
+
+    tensors: dict[str, TensorInfo]
+    sources: dict[str, ByteSource]  # by the names that `tensors` gives, the file's own among them
+
+
+async def read_state_dict(source: ByteSource, file: str | None = None) -> StateDict:
+    """The header of a .pt file; no data is read. Nested dicts ("model", "state_dict") are opened. file: its name in the infos.
 
     Raises WeightsError for damaged files and for pickles that want anything but tensors.
     """
-    try:
-        archive = zipfile.ZipFile(io.BytesIO(data))
-    except zipfile.BadZipFile as error:
-        raise WeightsError(f"{name}: not a PyTorch zip file ({error}); it looks like {looks_like(data[:64])}. Save it again "
-                           "with torch.save of PyTorch 1.6 or newer") from error
-    with archive:
-        entries = {entry.filename: entry for entry in archive.infolist()}
-        pickles = [path for path in entries if path.rpartition("/")[2] == "data.pkl"]
-        if len(pickles) != 1:
-            raise WeightsError(f"{name}: wanted one data.pkl in the zip, found {len(pickles)}; this is not a PyTorch file")
-        if entries[pickles[0]].file_size > MAX_PICKLE:
-            raise WeightsError(f"{name}: its data.pkl has {entries[pickles[0]].file_size} bytes, at most {MAX_PICKLE} are read")
-        value = Machine(_member(archive, entries[pickles[0]], name), name).run()
-        folder = pickles[0].removesuffix("data.pkl")
-        storages: dict[str, np.ndarray] = {}
-        tensors = {}
-        for key, strided in _tensors(value, name).items():
-            storage = strided.storage
-            if storage.key not in storages:
-                path = f"{folder}data/{storage.key}"
-                if path not in entries:
-                    raise WeightsError(f"{name}: tensor {key!r} lies in {path}, which is not in the zip")
-                storages[storage.key] = _numbers(_member(archive, entries[path], name), storage, f"{name}: tensor {key!r}")
-            tensors[key] = _view(storages[storage.key], strided, f"{name}: tensor {key!r}")
-        return tensors
+    name, file = source.name, file or source.name
+    members = await read_directory(source)
+    pickles = [path for path in members if path.rpartition("/")[2] == "data.pkl"]
+    if len(pickles) != 1:
+        raise WeightsError(f"{name}: wanted one data.pkl in the zip, found {len(pickles)}; this is not a PyTorch file")
+    pickled = members[pickles[0]]
+    if pickled.size > MAX_PICKLE:
+        raise WeightsError(f"{name}: its data.pkl has {pickled.size} bytes, at most {MAX_PICKLE} are read")
+    _check_stored(pickled, name)
+    data = await source.read(pickled.start, pickled.start + pickled.size)
+    if zlib.crc32(data) != pickled.crc:
+        raise WeightsError(f"{name}: {pickled.name} does not have the checksum it should; the file is damaged")
+    folder = pickles[0].removesuffix("data.pkl")
+    tensors: dict[str, TensorInfo] = {}
+    sources: dict[str, ByteSource] = {file: source}
+    for key, strided in _tensors(Machine(data, name).run(), name).items():
+        where, path = f"{name}: tensor {key!r}", f"{folder}data/{strided.storage.key}"
+        if path not in members:
+            raise WeightsError(f"{name}: tensor {key!r} lies in {path}, which is not in the zip")
+        _check_stored(members[path], name)
+        _check_view(strided, members[path].size, where)
+        dtype, shape = strided.storage.dtype, strided.shape
+        item = DTYPES[dtype].bytes
+        start = members[path].start + strided.offset * item
+        n_bytes = math.prod(shape) * item
+        place = file
+        if n_bytes and not _is_contiguous(strided):
+            place = f"{file}#{key}"
+            sources[place] = MadeSource(place, n_bytes, partial(_gathered, source, strided, start))
+            start = 0
+        tensors[key] = TensorInfo(key, dtype, shape, place, start, start + n_bytes)
+    return StateDict(tensors, sources)
 
 
-def _member(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, name: str) -> bytes:
-    if entry.compress_type != zipfile.ZIP_STORED:
-        raise WeightsError(f"{name}: {entry.filename} is packed; PyTorch stores its members as they are")
-    try:
-        return archive.read(entry)
-    except (zipfile.BadZipFile, EOFError, ValueError, RuntimeError, NotImplementedError) as error:
-        raise WeightsError(f"{name}: {entry.filename} cannot be read ({error}); the file is damaged") from error
+def _check_stored(member: Member, name: str) -> None:
+    if member.method != STORED:
+        raise WeightsError(f"{name}: {member.name} is packed; PyTorch stores its members as they are")
 
 
-def _numbers(data: bytes, storage: Storage, where: str) -> np.ndarray:
-    dtype = DTYPES[storage.dtype]
-    if len(data) != storage.count * dtype.bytes:
-        raise WeightsError(f"{where}: {storage.count} numbers of {storage.dtype} need {storage.count * dtype.bytes} bytes, its "
-                           f"storage has {len(data)}")
-    array = np.frombuffer(data, np.uint8 if storage.dtype == "bool" else dtype.numpy)
-    if storage.dtype == "bool":
-        return array != 0
-    return widen_bf16(array) if storage.dtype == "bf16" else array
-
-
-def _view(array: np.ndarray, t: Strided, where: str) -> np.ndarray:
-    """The tensor as an array; every element must lie in the storage."""
-    if any(n == 0 for n in t.shape):
-        return np.zeros(t.shape, array.dtype)
-    last = t.offset + sum((n - 1) * s for n, s in zip(t.shape, t.strides))
-    if last >= array.size:
+def _check_view(t: Strided, n_bytes: int, where: str) -> None:
+    """Every element must lie in the storage, and the storage's bytes be as many as it says."""
+    wanted = t.storage.count * DTYPES[t.storage.dtype].bytes
+    if n_bytes != wanted:
+        raise WeightsError(f"{where}: {t.storage.count} numbers of {t.storage.dtype} need {wanted} bytes, its storage has "
+                           f"{n_bytes}")
+    if 0 in t.shape:
+        if t.offset > t.storage.count or math.prod(n or 1 for n in t.shape) >= EMPTY_LIMIT:
+            raise WeightsError(f"{where}: no data, but a shape or a place that cannot be: {list(t.shape)} from {t.offset}")
+        return
+    last = t.offset + _reach(t)
+    if last >= t.storage.count:
         raise WeightsError(f"{where}: {list(t.shape)} with strides {list(t.strides)} from {t.offset} ends at {last}, its "
-                           f"storage has {array.size} numbers")
-    if math.prod(t.shape) > array.size:
-        raise WeightsError(f"{where}: {list(t.shape)} repeats the {array.size} numbers of its storage; save it contiguous")
-    size = array.itemsize
-    return np.array(np.lib.stride_tricks.as_strided(array[t.offset :], t.shape, [s * size for s in t.strides], writeable=False))
+                           f"storage has {t.storage.count} numbers")
+    if math.prod(t.shape) > t.storage.count:
+        raise WeightsError(f"{where}: {list(t.shape)} repeats the {t.storage.count} numbers of its storage; save it contiguous")
+
+
+def _reach(t: Strided) -> int:
+    """How far behind its first element the last one lies."""
+    return sum((n - 1) * s for n, s in zip(t.shape, t.strides))
+
+
+def _is_contiguous(t: Strided) -> bool:
+    """Whether the elements stand in the order of a C array, one behind the other."""
+    step = 1
+    for n, stride in zip(reversed(t.shape), reversed(t.strides)):
+        if n != 1 and stride != step:
+            return False
+        step *= n
+    return True
+
+
+async def _gathered(source: ByteSource, t: Strided, start: int) -> np.ndarray:
+    """The elements of a view in the order of a C array, as unsigned integers of their width."""
+    item = DTYPES[t.storage.dtype].bytes
+    data = await source.read(start, start + (_reach(t) + 1) * item)
+    array = np.frombuffer(data, f"<u{item}")
+    strides = [s * item for s in t.strides]
+    return np.array(np.lib.stride_tricks.as_strided(array, t.shape, strides, writeable=False), order="C")
 
 
 def _tensors(value: Any, name: str) -> dict[str, Strided]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -58,6 +59,28 @@ class MemorySource:
     async def read(self, start: int, end: int) -> bytes:
         check_range(self.name, self.size, start, end)
         return bytes(self.data[start:end])
+
+
+class MadeSource:
+    """Bytes that no file holds as they are: made when they are first asked for, let go when the last of them was read."""
+
+    def __init__(self, name: str, size: int, make: Callable[[], Awaitable[Any]]):
+        """make() -> a C-contiguous array or bytes, of `size` bytes."""
+        self.name, self.size, self._make = name, size, make
+        self._data: memoryview | None = None
+
+    async def read(self, start: int, end: int) -> bytes:
+        check_range(self.name, self.size, start, end)
+        if start == end:
+            return b""
+        data = self._data
+        if data is None:
+            data = self._data = memoryview(await self._make()).cast("B")
+            if data.nbytes != self.size:
+                raise WeightsError(f"{self.name}: wanted {self.size} bytes, {data.nbytes} were made")
+        if end == self.size:
+            self._data = None
+        return bytes(data[start:end])
 
 
 # First bytes of what people mistake for weights. Longest match is not needed: no entry begins another.

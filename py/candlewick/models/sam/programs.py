@@ -11,7 +11,6 @@ from candlewick.trace import Spec, trace
 from candlewick.weights.convert.mobilesam import config_of, from_state_dict
 from candlewick.weights.load import Checkpoint, Weights, bind
 from candlewick.weights.pth import read_state_dict
-from candlewick.weights.safetensors import pieces
 from candlewick.weights.source import MemorySource
 
 UNUSED = ("image_encoder.norm_head.*", "image_encoder.head.*")  # TinyViT's classifier, which a `.pt` still has
@@ -40,16 +39,14 @@ async def load_model(checkpoint: Checkpoint) -> LoadedModel:
 
 
 async def converted(checkpoint: Checkpoint) -> Checkpoint:
-    """A folder with nothing but PyTorch's file (`mobile_sam.pt`): the same as ours, in memory. Others stay as they are."""
+    """A folder with nothing but PyTorch's file (`mobile_sam.pt`): the same under our names. Others stay as they are."""
     found = [name for name in checkpoint.files if name.endswith((".pt", ".pth"))]
     if "config.json" in checkpoint.files or len(found) != 1:
         return checkpoint
-    source = checkpoint.files[found[0]]
-    tensors = from_state_dict(read_state_dict(await source.read(0, source.size), source.name))
-    weights = b"".join(pieces(tensors, {"format": "pt"}))
-    config = json.dumps(config_of(tensors)).encode()
-    files = {"model.safetensors": weights, "config.json": config}
-    return Checkpoint({name: MemorySource(data, name) for name, data in files.items()}, checkpoint.name)
+    state = from_state_dict(await read_state_dict(checkpoint.files[found[0]], found[0]))
+    config = json.dumps(config_of(state.tensors)).encode()
+    files = {**state.sources, "config.json": MemorySource(config, "config.json")}
+    return Checkpoint(files, checkpoint.name, state.tensors)
 
 
 def programs(network: Sam, memory: Memory) -> dict[str, Program]:

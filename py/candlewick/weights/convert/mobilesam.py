@@ -14,17 +14,21 @@ from __future__ import annotations
 import itertools
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
+from candlewick.weights.load import Checkpoint, Shaped
 from candlewick.weights.manifest import write_json
 from candlewick.weights.onnx import Graph, Node, read_graph
-from candlewick.weights.safetensors import save
-from candlewick.weights.source import WeightsError
+from candlewick.weights.pth import StateDict
+from candlewick.weights.safetensors import TensorInfo, save
+from candlewick.weights.source import MadeSource, WeightsError
 
+S = TypeVar("S", bound=Shaped)
 ANONYMOUS = "onnx::"
 BATCH_NORM_EPS = 1e-5  # of every batch norm in TinyViT
 # Part of the model by the first step of a path in the decoder file.
@@ -104,40 +108,60 @@ def _path(name: str) -> str:
 # ---- from a state dict --------------------------------------------------------------------------------------------
 
 
-def from_state_dict(state: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Tensors of a MobileSAM or SAM `.pt` -> ours: batch norms folded in, position biases spread out, all float32."""
-    state = {name.removeprefix("module."): array for name, array in state.items()}
-    tensors = {}
-    for name, array in state.items():
-        if name.endswith(".attention_biases"):
-            n = math.isqrt(array.shape[1])
-            if n * n != array.shape[1]:
-                raise WeightsError(f"{name} {list(array.shape)}: wanted one bias for each offset in a square window")
-            tensors[name.removesuffix("attention_biases") + "ab"] = array[:, offset_index(n)]
-        elif name.endswith(".c.weight") and name.replace(".c.weight", ".bn.weight") in state:
-            stem = name.removesuffix(".c.weight")
-            weight, bias = _folded(array, {k: _part(state, f"{stem}.bn.{k}") for k in
-                                           ("weight", "bias", "running_mean", "running_var")}, stem)
-            tensors |= {name: weight, f"{stem}.c.bias": bias}
-        elif ".bn." not in name and not name.endswith((".attention_bias_idxs", ".ab")):
-            tensors[name] = array
-    return {name: np.ascontiguousarray(array, np.float32) for name, array in tensors.items()}
+def from_state_dict(state: StateDict) -> StateDict:
+    """A MobileSAM or SAM `.pt` under our names: batch norms folded in, position biases spread out, when they are read.
+
+    All other tensors stay where they are in the file, in their own type.
+    """
+    given = {key.removeprefix("module."): info for key, info in state.tensors.items()}
+    source = Checkpoint(state.sources, "state dict", given)
+    tensors: dict[str, TensorInfo] = {}
+    files = dict(state.sources)
+
+    def made(key: str, shape: tuple[int, ...], make: Callable[[], Awaitable[np.ndarray]]) -> None:
+        size = 4 * math.prod(shape)
+        files[key] = MadeSource(key, size, make)
+        tensors[key] = TensorInfo(key, "f32", shape, key, 0, size)
+
+    for key, info in given.items():
+        if key.endswith(".attention_biases"):
+            n = math.isqrt(info.shape[-1])
+            if len(info.shape) != 2 or n * n != info.shape[1]:
+                raise WeightsError(f"{key} {list(info.shape)}: wanted one bias for each offset in a square window")
+            made(key.removesuffix("attention_biases") + "ab", (info.shape[0], n * n, n * n), partial(_spread, source, info, n))
+        elif key.endswith(".c.weight") and key.replace(".c.weight", ".bn.weight") in given:
+            stem = key.removesuffix(".c.weight")
+            parts = {part: _need(given, f"{stem}.bn.{part}") for part in ("weight", "bias", "running_mean", "running_var")}
+            if any(part.shape != info.shape[:1] for part in parts.values()):
+                raise WeightsError(f"{stem}: the convolution has {info.shape[:1]} outputs, its batch norm "
+                                   f"{[part.shape for part in parts.values()]}")
+            made(key, info.shape, partial(_folded, source, info, parts))
+            made(f"{stem}.c.bias", info.shape[:1], partial(_folded_bias, source, parts))
+        elif ".bn." not in key and not key.endswith((".attention_bias_idxs", ".ab")):
+            tensors[key] = info
+    return StateDict(tensors, files)
 
 
-def _part(state: Mapping[str, np.ndarray], name: str) -> np.ndarray:
-    if name not in state:
-        raise WeightsError(f"the state dict lacks {name}, which its batch norm needs; the file is not whole")
-    return state[name].astype(np.float64)
+async def _spread(source: Checkpoint, info: TensorInfo, n: int) -> np.ndarray:
+    """A table of biases by offset -> the bias of every pair of positions, (n_head, n * n, n * n)"""
+    return np.ascontiguousarray((await source.read(info)).astype(np.float32)[:, offset_index(n)])
 
 
-def _folded(weight: np.ndarray, bn: Mapping[str, np.ndarray], stem: str) -> tuple[np.ndarray, np.ndarray]:
-    """A convolution without bias, then a batch norm in its resting state -> one convolution with bias."""
-    if any(part.shape != weight.shape[:1] for part in bn.values()):
-        raise WeightsError(f"{stem}: the convolution has {weight.shape[0]} outputs, its batch norm "
-                           f"{[part.shape[0] for part in bn.values()]}")
-    scale = bn["weight"] / np.sqrt(bn["running_var"] + BATCH_NORM_EPS)  # (c_out,)
-    folded = weight.astype(np.float64) * scale.reshape(-1, *(1,) * (weight.ndim - 1))
-    return folded, bn["bias"] - bn["running_mean"] * scale
+async def _folded(source: Checkpoint, conv: TensorInfo, bn: Mapping[str, TensorInfo]) -> np.ndarray:
+    """A convolution without bias, then a batch norm in its resting state -> the weight of one convolution"""
+    weight = (await source.read(conv)).astype(np.float64)
+    return (weight * (await _scale(source, bn)).reshape(-1, *(1,) * (weight.ndim - 1))).astype(np.float32)
+
+
+async def _folded_bias(source: Checkpoint, bn: Mapping[str, TensorInfo]) -> np.ndarray:
+    """... and its bias"""
+    bias, mean = [(await source.read(bn[part])).astype(np.float64) for part in ("bias", "running_mean")]
+    return (bias - mean * await _scale(source, bn)).astype(np.float32)
+
+
+async def _scale(source: Checkpoint, bn: Mapping[str, TensorInfo]) -> np.ndarray:
+    gain, var = [(await source.read(bn[part])).astype(np.float64) for part in ("weight", "running_var")]
+    return gain / np.sqrt(var + BATCH_NORM_EPS)  # (c_out,)
 
 
 def offset_index(n: int) -> np.ndarray:
@@ -154,7 +178,7 @@ def offset_index(n: int) -> np.ndarray:
 # ---- what the tensors say of the architecture ---------------------------------------------------------------------
 
 
-def config_of(tensors: Mapping[str, np.ndarray], image_size: int = 1024) -> dict[str, Any]:
+def config_of(tensors: Mapping[str, Shaped], image_size: int = 1024) -> dict[str, Any]:
     """config.json for these tensors. image_size: of a TinyViT, which does not depend on it; a ViT's is in its positions."""
     if "image_encoder.patch_embed.seq.0.c.weight" in tensors:
         encoder = _tiny_vit_config(tensors)
@@ -187,7 +211,7 @@ def config_of(tensors: Mapping[str, np.ndarray], image_size: int = 1024) -> dict
     }
 
 
-def _tiny_vit_config(tensors: Mapping[str, np.ndarray]) -> dict[str, Any]:
+def _tiny_vit_config(tensors: Mapping[str, Shaped]) -> dict[str, Any]:
     layers = "image_encoder.layers"
     n_layers = _count(tensors, layers)
     depths = [_count(tensors, f"{layers}.{i}.blocks") for i in range(n_layers)]
@@ -205,7 +229,7 @@ def _tiny_vit_config(tensors: Mapping[str, np.ndarray]) -> dict[str, Any]:
     }
 
 
-def _vit_config(tensors: Mapping[str, np.ndarray]) -> dict[str, Any]:
+def _vit_config(tensors: Mapping[str, Shaped]) -> dict[str, Any]:
     dim, _, patch, _ = _need(tensors, "image_encoder.patch_embed.proj.weight").shape
     grid = tensors["image_encoder.pos_embed"].shape[1]
     blocks = "image_encoder.blocks"
@@ -224,13 +248,13 @@ def _vit_config(tensors: Mapping[str, np.ndarray]) -> dict[str, Any]:
     }
 
 
-def _need(tensors: Mapping[str, np.ndarray], name: str) -> np.ndarray:
+def _need(tensors: Mapping[str, S], name: str) -> S:
     if name not in tensors:
         raise WeightsError(f"{name} is missing among the {len(tensors)} tensors; wanted a whole MobileSAM or SAM checkpoint")
     return tensors[name]
 
 
-def _count(tensors: Mapping[str, np.ndarray], stem: str) -> int:
+def _count(tensors: Mapping[str, Shaped], stem: str) -> int:
     """How many `stem.0`, `stem.1`, ... there are."""
     numbers = {name[len(stem) + 1 :].split(".")[0] for name in tensors if name.startswith(stem + ".")}
     return len(numbers)
