@@ -175,7 +175,7 @@ def bench_transcribe(
 ) -> None:
     """Transcribe the same recording again and again and print what took how long."""
     with failures():
-        from candlewick.commands.bench import bench_transcribe as run
+        from candlewick.commands.bench_transcribe import bench_transcribe as run
 
         run(input, browser, model, executor.value, threads, runs, starts or runs, json)
 

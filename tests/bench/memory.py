@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from candlewick.commands import browser as web
-from candlewick.commands.bench import PageBench
+from candlewick.commands.bench_transcribe import TranscribeBench
 from candlewick.commands.common import Failure, find_model
 
 
@@ -40,7 +40,7 @@ def main() -> None:
     try:
         checkpoint = find_model(options.model)
         with tempfile.TemporaryDirectory(prefix="candlewick-memory-") as work, web.server() as address:
-            bench = PageBench(address, Path(work), options.input, checkpoint.name, options.executor, options.threads)
+            bench = TranscribeBench(address, Path(work), options.input, checkpoint, options.executor, options.threads)
             with bench.opened() as page:
                 web.evaluate(page, "window.bench.first()")
                 web.evaluate(page, "window.bench.again(1)")

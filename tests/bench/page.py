@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from candlewick.commands import browser as web
-from candlewick.commands.bench import SETTLE_SECONDS
+from candlewick.commands.bench_page import SETTLE_SECONDS
 from candlewick.commands.common import Failure
 
 WATCH = """

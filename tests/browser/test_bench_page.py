@@ -15,7 +15,7 @@ import pytest
 pytest.importorskip("playwright", reason="the browser measurement wants playwright")
 
 from candlewick.commands import browser as web
-from candlewick.commands.bench import PageBench, as_wav
+from candlewick.commands.bench_transcribe import TranscribeBench, as_wav
 from candlewick.commands.common import Failure
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -46,7 +46,7 @@ def noise(tmp_path: Path) -> Path:
 def test_report_of_a_start_and_warm_runs(built, apart, tmp_path, noise):
     def measure():
         with web.server() as address:
-            bench = PageBench(address, tmp_path, noise, MODEL.name, "wasm", 2)
+            bench = TranscribeBench(address, tmp_path, noise, MODEL, "wasm", 2)
             start = bench.start(2)
         return bench.report([start], [start], start)
 
@@ -65,7 +65,7 @@ def test_report_of_a_start_and_warm_runs(built, apart, tmp_path, noise):
 def test_a_page_that_fails_says_why(built, apart, tmp_path, noise):
     def fail():
         with web.server() as address:
-            bench = PageBench(address, tmp_path, noise, MODEL.name, "wasm", 1)
+            bench = TranscribeBench(address, tmp_path, noise, MODEL, "wasm", 1)
             bench.url = bench.url.replace(MODEL.name, "no-such-model")
             bench.start()
 
@@ -75,7 +75,7 @@ def test_a_page_that_fails_says_why(built, apart, tmp_path, noise):
 
 def test_only_checkpoints_that_the_server_offers(tmp_path, noise):
     with pytest.raises(Failure, match="models/"):
-        PageBench("http://127.0.0.1:1", tmp_path, noise, "elsewhere", "wasm", 2)
+        TranscribeBench("http://127.0.0.1:1", tmp_path, noise, tmp_path / "elsewhere", "wasm", 2)
 
 
 def test_no_browser_is_one_sentence(tmp_path, monkeypatch):

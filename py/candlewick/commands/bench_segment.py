@@ -9,7 +9,6 @@ import asyncio
 import json
 import os
 import tempfile
-import urllib.parse
 from collections.abc import Sequence
 from pathlib import Path
 from time import perf_counter
@@ -18,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from candlewick.commands import browser as web
-from candlewick.commands.bench import PageBench, memory_of, milliseconds, resident_bytes
-from candlewick.commands.common import Failure, emit, find_model, writable
+from candlewick.commands.bench_page import PageBench, loads, milliseconds, resident_bytes
+from candlewick.commands.common import emit, find_model, writable
 from candlewick.commands.segment import Prompt, read_picture, segmenter
 
 CLICKS = 3
@@ -35,61 +34,36 @@ def bench_segment(input: Path, browser: bool, model: str, executor: str, threads
     folder = find_model(model)
     if browser:
         with tempfile.TemporaryDirectory(prefix="candlewick-bench-") as work, web.server() as address:
-            bench = SegmentBench(address, Path(work), input, folder.name, executor, threads, prompt)
-            cold = [bench.cold() for _ in range(starts)]
-            bench.prime()
-            report = bench.results(cold, [bench.start() for _ in range(starts)], bench.start(runs), picture)
+            bench = SegmentBench(address, Path(work), input, folder, executor, threads, prompt)
+            report = bench.report(*bench.measure(starts, runs), picture)
     else:
         report = asyncio.run(native(folder, picture, executor, threads, runs, prompt))
     emit(json.dumps(report), target)
 
 
 class SegmentBench(PageBench):
-    """The segment bench page in Chromium."""
+    """The page that measures a picture and clicks into it."""
 
-    def __init__(self, address: str, work: Path, input: Path, model: str, executor: str, threads: int | None, prompt: Prompt):
-        if not (web.root() / "models" / model).is_dir():
-            raise Failure(f"model {model}: the server offers only what is in the checkout's models/; put it there")
-        settings = {"model": f"/models/{model}/", "executor": executor, "driven": True, "points": prompt.points,
-                    "labels": prompt.labels, "box": prompt.box}
-        if threads is not None:
-            settings["threads"] = threads
-        self.url = f"{address}/web/bench/segment.html#{urllib.parse.quote(json.dumps(settings))}"
-        self.work, self.profile, self.input = work, work / "profile", input
+    extra = {"masks": "window.bench.masks()"}
+
+    def __init__(self, address: str, work: Path, input: Path, model: Path, executor: str, threads: int | None, prompt: Prompt):
+        super().__init__(address, work, "segment.html", input, model, executor, threads, points=prompt.points,
+                         labels=prompt.labels, box=prompt.box)
         self.prompt = prompt
 
-    def start(self, runs: int = 0) -> dict[str, Any]:
-        """A new browser process on the primed profile; with runs, the masks of the last answer too."""
-        with self.opened() as page:
-            first = web.evaluate(page, "window.bench.first()")
-            if runs:
-                web.evaluate(page, "window.bench.again(1)")  # hot code is compiled again in the first calls
-                first["again"] = web.evaluate(page, "runs => window.bench.again(runs)", runs)
-                first["masks"] = web.evaluate(page, "window.bench.masks()")
-                first["describe"] = web.evaluate(page, "window.bench.describe()")
-                first["renderer_bytes"] = web.renderer_bytes(self.profile)
-        return first
-
-    def results(self, cold: list[dict], cached: list[dict], warm: dict, picture: np.ndarray) -> dict[str, Any]:
+    def report(self, cold: list[dict], cached: list[dict], warm: dict, picture: np.ndarray) -> dict[str, Any]:
         """The object that is printed. `first_mask_ms`: navigation to the first mask, all cached."""
-        again, loaded = warm["again"], warm["loaded"]
-        memory = memory_of(warm)
-        side = loaded["dims"]["mask_size"]
-        masks = np.array(warm["masks"], np.float32).reshape(-1, side, side)
+        again, dims = warm["again"], warm["loaded"]["dims"]
+        masks = np.array(warm["masks"], np.float32).reshape(-1, dims["mask_size"], dims["mask_size"])
         return {
-            "executor": loaded["executor"], "threads": loaded["threads"],
-            "load_ms": [one["loaded"]["load_ms"] for one in cold],
-            "load_cached_ms": [one["loaded"]["load_ms"] for one in cached],
+            **loads(cold, cached, warm),
             "first_mask_ms": [one["run"]["first_mask_at"] for one in cached],
             "preprocess_ms": [run["preprocess_ms"] for run in again],
             "encode_ms": [run["encode_ms"] for run in again],
             "image_ms": [run["image_ms"] for run in again],
             "click_ms": [ms for run in again for ms in run["click_ms"]],
-            **chosen(masks, np.array(again[-1]["iou"]), self.prompt, picture, loaded["dims"]["image_size"]),
-            "memory_bytes": memory.get("total"), "memory": memory, "memory_renderer_bytes": warm.get("renderer_bytes"),
-            "ready_cached_ms": [one["loaded"]["ready_ms"] for one in cached],
-            "load_parts_cached_ms": [one["loaded"].get("timings") for one in cached],
-            "reason": loaded.get("reason"), "cpus": os.cpu_count(), "load_average": os.getloadavg()[0],
+            **chosen(masks, np.array(again[-1]["iou"]), self.prompt, picture, dims["image_size"]),
+            "cpus": os.cpu_count(), "load_average": os.getloadavg()[0],
         }
 
 

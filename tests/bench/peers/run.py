@@ -26,7 +26,8 @@ from pathlib import Path
 from typing import Any
 
 from candlewick.commands import browser as web
-from candlewick.commands.bench import SETTLE_SECONDS, PageBench
+from candlewick.commands.bench_page import SETTLE_SECONDS
+from candlewick.commands.bench_transcribe import TranscribeBench
 from candlewick.commands.common import Failure, find_model
 
 HERE = Path(__file__).resolve().parent
@@ -181,7 +182,7 @@ def measure(options: argparse.Namespace, checkpoint: Path) -> dict[str, Any]:
         server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
         threading.Thread(target=server.serve_forever, daemon=True).start()
         there = f"http://127.0.0.1:{server.server_port}"
-        candlewick = PageBench(address, work / "ours", options.input, checkpoint.name, options.executor,
+        candlewick = TranscribeBench(address, work / "ours", options.input, checkpoint, options.executor,
                                options.threads)
         pipeline = PeerBench(there, work / "transformers", "transformers", options.threads, checkpoint.name,
                              options.peer_cache)

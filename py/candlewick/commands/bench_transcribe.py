@@ -7,25 +7,18 @@ the reader sees the spread.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
-import shutil
 import struct
-import sys
 import tempfile
 import time
-import urllib.parse
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from candlewick.commands import browser as web
+from candlewick.commands.bench_page import PageBench, loads, milliseconds, resident_bytes
 from candlewick.commands.common import Failure, emit, find_model, writable
 from candlewick.commands.transcribe import read_recording
-
-SETTLE_SECONDS = 3.0
-"""Chromium writes its compiled-code cache some time after the code has run; a page closed sooner is never primed."""
 
 PARTS = ("mel_ms", "encode_ms", "decode_ms")
 
@@ -38,89 +31,33 @@ def bench_transcribe(input: Path, browser: bool, model: str, executor: str, thre
     folder = find_model(model)
     if browser:
         with tempfile.TemporaryDirectory(prefix="candlewick-bench-") as work, web.server() as address:
-            bench = PageBench(address, Path(work), input, folder.name, executor, threads)
-            cold = [bench.cold() for _ in range(starts)]
-            bench.prime()
-            report = bench.report(cold, [bench.start() for _ in range(starts)], bench.start(runs))
+            bench = TranscribeBench(address, Path(work), input, folder, executor, threads)
+            report = bench.report(*bench.measure(starts, runs))
     else:
         report = asyncio.run(native(folder, input, executor, threads, runs))
     emit(json.dumps(report), target)
 
 
-class PageBench:
-    """The bench page in Chromium: cold starts, starts with everything cached, and warm repetitions."""
+class TranscribeBench(PageBench):
+    """The page that measures a transcription."""
 
-    def __init__(self, address: str, work: Path, input: Path, model: str, executor: str, threads: int | None):
-        settings = {"model": f"/models/{model}/", "executor": executor, "driven": True}
-        if threads is not None:
-            settings["threads"] = threads
-        self.url = f"{address}/web/bench/#{urllib.parse.quote(json.dumps(settings))}"
-        self.work = work
-        self.profile = work / "profile"
-        self.input = as_wav(input, work)
-        if not (web.root() / "models" / model).is_dir():
-            raise Failure(f"model {model}: the server offers only what is in the checkout's models/; put it there")
-
-    def cold(self) -> dict[str, Any]:
-        """A start with nothing cached."""
-        shutil.rmtree(self.profile, ignore_errors=True)
-        with self.opened() as page:
-            return web.evaluate(page, "window.bench.first()")
-
-    def prime(self) -> None:
-        """Two visits that fill the profile's caches: files at the first, compiled code at the second."""
-        for _ in range(2):
-            with self.opened() as page:
-                web.evaluate(page, "window.bench.first()")
-                web.evaluate(page, "window.bench.again(1)")
-                time.sleep(SETTLE_SECONDS)
-
-    def start(self, runs: int = 0) -> dict[str, Any]:
-        """A new browser process on the primed profile -> {"loaded", "run", "again": [...], "describe", "renderer_bytes"}."""
-        with self.opened() as page:
-            first = web.evaluate(page, "window.bench.first()")
-            if runs:
-                web.evaluate(page, "window.bench.again(1)")  # hot code is compiled again in the first calls
-                first["again"] = web.evaluate(page, "runs => window.bench.again(runs)", runs)
-                first["describe"] = web.evaluate(page, "window.bench.describe()")
-                first["renderer_bytes"] = web.renderer_bytes(self.profile)
-        return first
-
-    @contextlib.contextmanager
-    def opened(self) -> Iterator[Any]:
-        with web.chromium(self.profile) as context:
-            page = web.open_page(context, self.url)
-            page.set_input_files("#file", str(self.input))
-            web.wait_for(page, "window.bench")
-            yield page
+    def __init__(self, address: str, work: Path, input: Path, model: Path, executor: str, threads: int | None):
+        super().__init__(address, work, "", as_wav(input, work), model, executor, threads)
 
     def report(self, cold: list[dict], cached: list[dict], warm: dict) -> dict[str, Any]:
         """The object that is printed. `first_text_ms`: navigation to the first finished segment, all cached;
         `first_partial_ms`: to the first word; `ready_cached_ms`: to the model being ready."""
-        again, loaded, result = warm["again"], warm["loaded"], warm["again"][-1]["result"]
+        again, result = warm["again"], warm["again"][-1]["result"]
         part = {name: [run["result"]["timings"][name] for run in again] for name in PARTS}
-        memory = memory_of(warm)
         return {
-            "executor": loaded["executor"], "threads": loaded["threads"],
-            "load_ms": [one["loaded"]["load_ms"] for one in cold],
-            "load_cached_ms": [one["loaded"]["load_ms"] for one in cached],
+            **loads(cold, cached, warm),
             "first_text_ms": [one["run"]["first_segment_at"] for one in cached],
             **part, "tokens": result["timings"]["tokens"], "total_ms": [run["total_ms"] for run in again],
             "text": result["text"], "segments": result["segments"],
-            "memory_bytes": memory.get("total"), "memory": memory,
-            "memory_renderer_bytes": warm.get("renderer_bytes"),
-            "ready_cached_ms": [one["loaded"]["ready_ms"] for one in cached],
             "first_partial_ms": [one["run"]["first_partial_at"] for one in cached],
             "first_result_ms": [one["run"]["done_at"] for one in cached],
-            "load_parts_cached_ms": [one["loaded"].get("timings") for one in cached],
-            "duration_s": result.get("duration"), "reason": loaded.get("reason"), "cpus": os.cpu_count(),
-            "load_average": os.getloadavg()[0],
+            "duration_s": result.get("duration"), "cpus": os.cpu_count(), "load_average": os.getloadavg()[0],
         }
-
-
-def memory_of(warm: dict[str, Any]) -> dict[str, Any]:
-    """Bytes as the engine counts them after the runs, else as it counted them when it had loaded."""
-    return (warm.get("describe") or {}).get("memory") or warm["loaded"].get("memory") or {}
 
 
 def as_wav(path: Path, work: Path) -> Path:
@@ -172,16 +109,3 @@ async def native(folder: Path, input: Path, executor_name: str, threads: int | N
             "memory_bytes": resident_bytes(), "memory": described.get("memory", {}),
             "duration_s": last.get("duration"), "reason": described.get("reason"), "cpus": os.cpu_count(),
             "load_average": os.getloadavg()[0]}
-
-
-def milliseconds(began: float) -> float:
-    return (time.perf_counter() - began) * 1000
-
-
-def resident_bytes() -> int | None:
-    """Largest resident size of this process so far; None where the system does not tell."""
-    try:
-        import resource
-    except ImportError:
-        return None
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)

@@ -1,0 +1,41 @@
+// Times text generation (`candlewick bench generate --browser`, measure.js). The prompt is a text file.
+import { engine, measure, median, now, settingsOf } from './measure.js';
+
+const settings = settingsOf({
+  model: /** @type {string | null} */ ('../../models/smollm2-135m-instruct/'), executor: 'auto', runs: 5, max_tokens: 64,
+});
+
+/** @param {string} prompt @param {number} max_tokens @param {(event: any) => void} [onEvent] */
+const generate = (prompt, max_tokens, onEvent) =>
+  engine.request('generate', { prompt, options: { max_tokens, greedy: true } }, onEvent ? { onEvent } : {});
+
+/**
+ * One greedy generation, counted as the page sees it: prefill up to the first token, decode from there to the last one.
+ * Every run but the first begins by a word that the prompt does not begin with, so that nothing of the prompt lies in the
+ * KV cache any more.
+ * @param {string} prompt @param {boolean} first
+ */
+async function once(prompt, first) {
+  if (!first) await generate(prompt.startsWith('0') ? '1' : '0', 1);
+  const from = now();
+  const at = /** @type {number[]} */ ([]);
+  const result = await generate(prompt, settings.max_tokens, (event) => { if (event.event === 'token') at.push(now()); });
+  const prefilled = result.prompt_tokens - (result.reused_tokens ?? 0);
+  return {
+    total_ms: now() - from, first_token_at: at[0], prefill_tokens: prefilled, reused_tokens: result.reused_tokens ?? 0,
+    prefill_ms: at[0] - from, prefill_tok_s: prefilled * 1000 / (at[0] - from), tokens: result.token_ids.length,
+    decode_ms: at[at.length - 1] - at[0],
+    // the engine tells of an end token only in the result; text that comes in one piece has no rate
+    decode_tok_s: at.length > 1 ? (at.length - 1) * 1000 / (at[at.length - 1] - at[0]) : null,
+    text: result.text, token_ids: result.token_ids, stop_reason: result.stop_reason, timings: result.timings,
+  };
+}
+
+measure({
+  settings, ask: 'Choose a text file with the prompt.', read: (file) => file.text(), once,
+  lines: (_loaded, run, all) => ({
+    first_token_ms: Math.round(run.first_token_at), prompt_tokens: run.prefill_tokens,
+    prefill_tok_s: median(all.map((one) => one.prefill_tok_s)), decode_tok_s: median(all.map((one) => one.decode_tok_s ?? 0)),
+    text: run.text,
+  }),
+});
