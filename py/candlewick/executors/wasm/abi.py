@@ -56,6 +56,14 @@ KERNELS: dict[str, tuple[str, ...]] = {
     "window_attention": ("qkv", "outside", "bias", "y", "batch", "height", "width", "window", "n_head", "d", "scale"),
     # mode 0: float32 -> int32 (truncate), 1: int32 -> float32
     "cast": ("mode", "x", "y", "count"),
+    "rms_norm": ("x", "ldx", "w", "y", "m", "n", "eps"),
+    # Head h, position i: x[h * x_head + i * x_row][d] turned by row *start + i (*start clamped to [0, start_max]) of the tables
+    # cos and sin, d / 2 wide. pairs = 1: coordinates 2 j and 2 j + 1 belong together, 0: j and j + d / 2.
+    "rope": ("x", "x_head", "x_row", "cos", "sin", "start", "start_max", "y", "y_head", "y_row", "n_head", "n", "d", "pairs"),
+    # y[i][k] int32: where the k largest of x[i][n] are
+    "top_k": ("x", "y", "m", "n", "k"),
+    # y[i][j] = x[i * n + ids[i][j]], k ids a row
+    "take": ("x", "ids", "y", "m", "n", "k"),
 }
 IDS = {name: index for index, name in enumerate(KERNELS)}
 
@@ -66,8 +74,8 @@ PACK_KINDS = {"flat": 0, "panels": 1}
 ACTIVATIONS = {"none": 0, "gelu": 1, "relu": 2, "silu": 3}
 UNARY = {name: index for index, name in enumerate(
     "gelu relu silu exp log log10 sqrt square neg tanh sigmoid sin cos".split())}
-BINARY = {name: index for index, name in enumerate("add sub mul div maximum minimum".split())}
-REDUCE = {name: index for index, name in enumerate("sum mean max argmax".split())}
+BINARY = {name: index for index, name in enumerate("add sub mul div maximum minimum swiglu".split())}
+REDUCE = {name: index for index, name in enumerate("sum mean max argmax log_sum_exp".split())}
 
 
 def panel_bytes(n: int, k: int, dtype: str) -> int:

@@ -32,7 +32,7 @@ class Layout:
         self.cursor = base
         self.weights: dict[tuple[str, str], int] = {}
         self.states: dict[str, int] = {}
-        self.numbers: dict[float, int] = {}
+        self.numbers: dict[tuple[float, str], int] = {}
         self.begin({}, {})
 
     def begin(self, infos: Mapping[str, Any], constants: Mapping[str, np.ndarray]) -> None:
@@ -56,12 +56,12 @@ class Layout:
             self.plan.zeros.append((self.states[v.name], v.size * 4))
         return self.states[v.name]
 
-    def number(self, x: float) -> int:
-        """A float32 literal in memory, so that kernels read it like any operand."""
-        if x not in self.numbers:
-            self.numbers[x] = self.take(4)
-            self.plan.constants.append((self.numbers[x], np.array([x], np.float32)))
-        return self.numbers[x]
+    def number(self, x: float, dtype: str = "f32") -> int:
+        """A literal in memory (f32 or i32), so that kernels read it like any operand."""
+        if (x, dtype) not in self.numbers:
+            self.numbers[x, dtype] = self.take(4)
+            self.plan.constants.append((self.numbers[x, dtype], np.array([x], np.int32 if dtype == "i32" else np.float32)))
+        return self.numbers[x, dtype]
 
     def flat(self, v: Value) -> int:
         """A weight as a flat float32 array (int32 for an integer constant)."""

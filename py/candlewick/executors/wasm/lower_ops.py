@@ -226,8 +226,33 @@ def _attention(s: Lowering, i: Instruction) -> View:
             d=d,
             scale=i.attrs["scale"] or d**-0.5,
             causal=int(i.attrs["causal"]),
-            start=s.view(i.args[3]) if i.args[3] else 0,
+            start=s.position(i.args[3]) if i.args[3] else 0,
             scratch=scratch,
+        )
+    return y
+
+
+@lowers("rope")
+def _rope(s: Lowering, i: Instruction) -> View:
+    """Heads at any strides: queries and keys are mostly parts of a joined projection."""
+    x = s.view(i.args[0])
+    x = x if x.strides[-1] == 1 else s.contiguous(x)
+    (batch, h, n, d), y = x.shape, s.buffer(x.shape)
+    for b in range(batch):
+        words: dict[str, int | View] = {}
+        for name, v in (("x", x), ("y", y)):
+            words |= {name: v.map(lambda a: a[b]), f"{name}_head": v.strides[1], f"{name}_row": v.strides[2]}
+        s.call(
+            "rope",
+            **words,
+            cos=s.view(i.args[1]),
+            sin=s.view(i.args[2]),
+            start=s.position(i.args[3]),
+            start_max=i.args[1].shape[0] - n,
+            n_head=h,
+            n=n,
+            d=d,
+            pairs=int(i.attrs["pairs"]),
         )
     return y
 
@@ -246,6 +271,14 @@ def _layer_norm(s: Lowering, i: Instruction) -> View:
         n=n,
         eps=i.attrs["eps"],
     )
+    return y
+
+
+@lowers("rms_norm")
+def _rms_norm(s: Lowering, i: Instruction) -> View:
+    x, m, ldx = s.as_rows(s.view(i.args[0]))
+    y = s.output(i)
+    s.call("rms_norm", x=x, ldx=ldx, w=s.view(i.args[1]), y=y, m=m, n=x.shape[-1], eps=i.attrs["eps"])
     return y
 
 
@@ -280,6 +313,25 @@ def _rows(s: Lowering, i: Instruction) -> View:
         offset_max=table.shape[0] - count,
         into_dst=0,
     )
+
+
+@lowers("top_k")
+def _top_k(s: Lowering, i: Instruction) -> View:
+    x, k = s.contiguous(s.view(i.args[0])), i.attrs["k"]
+    n = x.shape[-1]
+    y = s.buffer(i.out.shape)
+    if n + n // k + 180 * k + 512 > abi.THREAD_SCRATCH_BYTES:  # what one thread alone may want, in the worst case
+        raise ValueError(f"top_k: {k} of {n} values do not fit a thread's scratch of {abi.THREAD_SCRATCH_BYTES} bytes")
+    s.call("top_k", x=x, y=y, m=prod(x.shape) // n, n=n, k=k)
+    return y
+
+
+@lowers("take")
+def _take(s: Lowering, i: Instruction) -> View:
+    x, ids = s.contiguous(s.view(i.args[0])), s.contiguous(s.view(i.args[1]))
+    y, n, k = s.buffer(i.out.shape), x.shape[-1], ids.shape[-1]
+    s.call("take", x=x, ids=ids, y=y, m=prod(ids.shape) // k, n=n, k=k)
+    return y
 
 
 @lowers("update")

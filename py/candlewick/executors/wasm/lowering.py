@@ -82,6 +82,10 @@ class Lowering:
             return View(self.layout.state(v), strided(v.shape))
         return self.views[v.name]
 
+    def position(self, v: Value) -> View:
+        """A scalar that counts: an int32 in memory, whether it comes with each run or is written in the program."""
+        return View(self.layout.number(v.number, "i32"), strided(())) if v.kind == "number" else self.view(v)
+
     def give_out(self, v: Value) -> None:
         """Make v an output: contiguous and alive to the end. Small ones get a place outside the arena, side by side."""
         x = self.contiguous(self.view(v))

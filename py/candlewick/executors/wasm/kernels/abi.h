@@ -4,15 +4,15 @@
 
 #define PANEL 12
 #define ATTENTION_PACK_MIN 16
-#define KERNELS(X) X(linear) X(attention) X(layer_norm) X(embedding) X(copy) X(fill) X(unary) X(binary) X(reduce) X(softmax) X(conv2d) X(depthwise) X(conv_transpose2d) X(matmul) X(window_attention) X(cast)
+#define KERNELS(X) X(linear) X(attention) X(layer_norm) X(embedding) X(copy) X(fill) X(unary) X(binary) X(reduce) X(softmax) X(conv2d) X(depthwise) X(conv_transpose2d) X(matmul) X(window_attention) X(cast) X(rms_norm) X(rope) X(top_k) X(take)
 
-enum { KERNEL_linear = 0, KERNEL_attention = 1, KERNEL_layer_norm = 2, KERNEL_embedding = 3, KERNEL_copy = 4, KERNEL_fill = 5, KERNEL_unary = 6, KERNEL_binary = 7, KERNEL_reduce = 8, KERNEL_softmax = 9, KERNEL_conv2d = 10, KERNEL_depthwise = 11, KERNEL_conv_transpose2d = 12, KERNEL_matmul = 13, KERNEL_window_attention = 14, KERNEL_cast = 15 };
+enum { KERNEL_linear = 0, KERNEL_attention = 1, KERNEL_layer_norm = 2, KERNEL_embedding = 3, KERNEL_copy = 4, KERNEL_fill = 5, KERNEL_unary = 6, KERNEL_binary = 7, KERNEL_reduce = 8, KERNEL_softmax = 9, KERNEL_conv2d = 10, KERNEL_depthwise = 11, KERNEL_conv_transpose2d = 12, KERNEL_matmul = 13, KERNEL_window_attention = 14, KERNEL_cast = 15, KERNEL_rms_norm = 16, KERNEL_rope = 17, KERNEL_top_k = 18, KERNEL_take = 19 };
 enum { DTYPE_f32 = 0, DTYPE_f16 = 1, DTYPE_bf16 = 2, DTYPE_f64 = 3 };
 enum { PACK_flat = 0, PACK_panels = 1 };
 enum { ACTIVATION_none = 0, ACTIVATION_gelu = 1, ACTIVATION_relu = 2, ACTIVATION_silu = 3 };
 enum { UNARY_gelu = 0, UNARY_relu = 1, UNARY_silu = 2, UNARY_exp = 3, UNARY_log = 4, UNARY_log10 = 5, UNARY_sqrt = 6, UNARY_square = 7, UNARY_neg = 8, UNARY_tanh = 9, UNARY_sigmoid = 10, UNARY_sin = 11, UNARY_cos = 12 };
-enum { BINARY_add = 0, BINARY_sub = 1, BINARY_mul = 2, BINARY_div = 3, BINARY_maximum = 4, BINARY_minimum = 5 };
-enum { REDUCE_sum = 0, REDUCE_mean = 1, REDUCE_max = 2, REDUCE_argmax = 3 };
+enum { BINARY_add = 0, BINARY_sub = 1, BINARY_mul = 2, BINARY_div = 3, BINARY_maximum = 4, BINARY_minimum = 5, BINARY_swiglu = 6 };
+enum { REDUCE_sum = 0, REDUCE_mean = 1, REDUCE_max = 2, REDUCE_argmax = 3, REDUCE_log_sum_exp = 4 };
 
 typedef struct {
     int32_t x;
@@ -234,3 +234,47 @@ typedef struct {
     int32_t y;
     int32_t count;
 } cast_args;
+
+typedef struct {
+    int32_t x;
+    int32_t ldx;
+    int32_t w;
+    int32_t y;
+    int32_t m;
+    int32_t n;
+    float eps;
+} rms_norm_args;
+
+typedef struct {
+    int32_t x;
+    int32_t x_head;
+    int32_t x_row;
+    int32_t cos;
+    int32_t sin;
+    int32_t start;
+    int32_t start_max;
+    int32_t y;
+    int32_t y_head;
+    int32_t y_row;
+    int32_t n_head;
+    int32_t n;
+    int32_t d;
+    int32_t pairs;
+} rope_args;
+
+typedef struct {
+    int32_t x;
+    int32_t y;
+    int32_t m;
+    int32_t n;
+    int32_t k;
+} top_k_args;
+
+typedef struct {
+    int32_t x;
+    int32_t ids;
+    int32_t y;
+    int32_t m;
+    int32_t n;
+    int32_t k;
+} take_args;

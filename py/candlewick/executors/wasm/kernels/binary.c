@@ -5,6 +5,8 @@ INLINE vec four(const float *p, int32_t stride) {
     return wasm_f32x4_make(p[0], p[stride], p[2 * (int64_t)stride], p[3 * (int64_t)stride]);
 }
 
+INLINE vec swiglu(vec a, vec b) { return mul(silu(a), b); }
+
 /* One loop for an op and a pair of strides, so that nothing is decided inside it: along both, along one with the other the
  * same all the way, and everything else. */
 #define LOOP(NAME, FUNCTION)                                                                                             \
@@ -38,7 +40,7 @@ enum { SHORT = 16 };
             for (int32_t j = 0; j < 4 * n; j += 4) store(y + j, FUNCTION(load(a + j), load(line + j)));                  \
     }
 #define OPS(X)                                                                                                           \
-    X(add, add) X(sub, sub) X(mul, mul) X(div, vdiv) X(maximum, wasm_f32x4_max) X(minimum, wasm_f32x4_min)
+    X(add, add) X(sub, sub) X(mul, mul) X(div, vdiv) X(maximum, wasm_f32x4_max) X(minimum, wasm_f32x4_min) X(swiglu, swiglu)
 OPS(LOOP)
 OPS(SHORT_LOOP)
 
