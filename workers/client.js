@@ -88,6 +88,11 @@ export class Engine {
     return this.request("transcribe", params, options);
   }
 
+  /** @param {import("./protocol.js").GenerateParams} params @param {RequestOptions} [options] @returns {Promise<import("./protocol.js").Generated>} */
+  generate(params, options) {
+    return this.request("generate", params, options);
+  }
+
   /** @param {RequestOptions} [options] @returns {Promise<Record<string, any>>} */
   describe(options) {
     return this.request("describe", {}, options);

@@ -268,6 +268,7 @@ async function describe() {
     userAgent: navigator.userAgent,
     cache: { snapshot, stored: (await storePromise) !== null, used, quota: allowed },
     timings: python.timings,
+    kernels: host && { ...host.ran },
   };
 }
 
@@ -297,6 +298,7 @@ async function loadOrHeal(params) {
 const methods = {
   load: loadOrHeal,
   transcribe,
+  generate: (params) => askTask("generate", params, {}),
   set_image: setImage,
   predict,
   everything: (params) => askTask("everything", params, {}),

@@ -27,6 +27,7 @@ export const PYODIDE = "314.0.4";
  * @property {File[]} [files] a person's own files; they are read by ranges and never uploaded
  * @property {"auto" | "wasm" | "numpy"} [executor]
  * @property {number} [threads] asked for; fewer may be used, and the answer says why
+ * @property {number} [capacity] language models: tokens that prompt and answer may have together; never more than the file allows
  */
 
 /**
@@ -66,12 +67,55 @@ export const PYODIDE = "314.0.4";
  */
 
 /**
- * @typedef {"load" | "transcribe" | "set_image" | "predict" | "everything" | "embedding" | "profile" | "describe" | "unload"} Method
+ * @typedef {{role: "system" | "user" | "assistant", content: string}} Message
+ *   a conversation that ends with the assistant's message is gone on with inside that message
+ */
+
+/**
+ * @typedef {object} GenerateOptions the fields of GenerateOptions in models/llama/sampling.py; what is absent has its default
+ * @property {number} [max_tokens]
+ * @property {number} [temperature] 0 is greedy
+ * @property {number} [top_k] 0: all
+ * @property {number} [top_p] 1: all
+ * @property {number} [min_p] 0: all
+ * @property {number} [repeat_penalty] 1: none
+ * @property {number} [repeat_last_n] tokens that the penalty looks back at; -1: all
+ * @property {number | null} [seed] 0 to 2 ** 53 - 1; null takes a random one
+ * @property {string[]} [stop] strings that end the answer and are not shown
+ * @property {boolean} [greedy]
+ * @property {boolean} [ignore_end]
+ */
+
+/**
+ * @typedef {{prompt?: string, messages?: Message[], options?: GenerateOptions}} GenerateParams a text to go on with, or a conversation
+ *   fails with `data` {prompt_tokens, capacity} if the prompt leaves no room for an answer
+ */
+
+/** @typedef {[id: number, text: string, logprob: number]} Likely one of the most probable tokens */
+
+/**
+ * @typedef {object} Generated
+ * @property {string} text
+ * @property {number[]} token_ids without the token that ended it
+ * @property {number} prompt_tokens
+ * @property {number} reused_tokens of the prompt, that were read by an earlier request
+ * @property {"end" | "stop" | "length" | "context" | "stopped"} stop_reason the model's end; a stop string; max_tokens; the
+ *   capacity; a person (then this is `data.result` of the error)
+ * @property {string | null} stop the stop string that was met
+ * @property {number} seed
+ * @property {{used: number, capacity: number}} context tokens
+ * @property {Record<string, number>} timings prefill_ms, first_token_ms (from the request on), decode_ms (first token to
+ *   last), total_ms; tokens
+ */
+
+/**
+ * @typedef {"load" | "transcribe" | "generate" | "set_image" | "predict" | "everything" | "embedding" | "profile" | "describe" | "unload"} Method
  */
 
 /**
  * @typedef {{id: number, method: "load", params: LoadParams}
  *   | {id: number, method: "transcribe", params: TranscribeParams}
+ *   | {id: number, method: "generate", params: GenerateParams}
  *   | {id: number, method: "set_image", params: SetImageParams}
  *   | {id: number, method: "predict", params: PredictParams}
  *   | {id: number, method: "everything", params: EverythingParams}
@@ -119,13 +163,18 @@ export const PYODIDE = "314.0.4";
  */
 
 /**
- * @typedef {{id: number, event: "progress", stage: "runtime" | "download" | "weights" | "prepare" | "transcribe" | "everything",
+ * @typedef {{id: number, event: "progress", stage: "runtime" | "download" | "memory" | "weights" | "prepare" | "transcribe" | "everything",
  *     done: number, total: number, unit: "bytes" | "steps" | "seconds", file?: string}
- *   | {id: number, event: "token", text: string, start: number}
+ *   | {id: number, event: "token", text: string, start: number, token: number | null, logprob: number | null, top: Likely[]}
+ *   | {id: number, event: "prefill", done: number, total: number}
  *   | {id: number, event: "segment", segment: Segment}
  *   | {id: number, event: "region", logits: Float32Array, iou: number, stability: number, point: number[]}
  *   | {id: number, event: "log", level: "info" | "warning" | "error", message: string}} Notification
  *   id 0 belongs to no request: start-up of the worker, news of the cache
+ *   progress "memory": total is what will be taken, before anything is read
+ *   token: transcribe tells text and start (seconds); generate tells the text that may be shown now, the token's id, its
+ *   log-probability and the most probable ones. The last one may have no token: text that was held back until the end
+ *   prefill: tokens of the prompt that are read
  */
 
 /**

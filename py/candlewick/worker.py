@@ -110,7 +110,8 @@ class Worker:
 
         gc.disable()  # tracing makes many objects that stay, and few that go
         try:
-            loaded = await task.load(checkpoint, executor, on_progress)
+            options = {key: params[key] for key in getattr(task, "load_options", ()) if params.get(key) is not None}
+            loaded = await task.load(checkpoint, executor, on_progress, **options)
             self._check()
         except BaseException:
             await executor.close()
@@ -143,6 +144,8 @@ class Worker:
             start = time.perf_counter()
             await executor.run(entry, inputs, ())
             run_ms.append((time.perf_counter() - start) * 1000)
+        if hasattr(self._task, "forget"):
+            self._task.forget()  # the entry has written into what it keeps
         return {"entry": entry, "rows": rows, "run_ms": run_ms}
 
     async def _describe(self) -> dict[str, Any]:
