@@ -98,6 +98,8 @@ export class KernelHost {
   #lost = false;
   /** what a failed run said */
   failure = "";
+  /** runs so far, and the milliseconds that they took from the call to the last thread's end */
+  ran = { runs: 0, ms: 0 };
   /** set by the engine: has the running request been cancelled? */
   cancelled = () => false;
 
@@ -243,6 +245,7 @@ export class KernelHost {
   run(code, end) {
     const words = this.#words;
     if (this.#lost) return 2;
+    const begun = performance.now();
     this.failure = "";
     this.kernels.__stack_pointer.value = this.stack0; // a trap leaves it anywhere
     this.kernels.begin();
@@ -269,6 +272,8 @@ export class KernelHost {
       this.failure ||= status === 3 ? "an instruction the kernels do not know" : "a thread failed";
       this.clearStop();
     }
+    this.ran.runs++;
+    this.ran.ms += performance.now() - begun;
     return status;
   }
 
