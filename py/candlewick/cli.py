@@ -18,7 +18,7 @@ except ModuleNotFoundError:  # the library alone wants NumPy only
 from candlewick.commands.common import failures
 
 app = typer.Typer(
-    help="Speech recognition and image segmentation in Python, as they run in the browser page; and a look inside.",
+    help="Speech recognition, image segmentation and text generation in Python, as in the browser page; and a look inside.",
     no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]})
 bench = typer.Typer(help="Measure; prints one JSON object. Run it on an idle machine.", no_args_is_help=True)
@@ -26,6 +26,7 @@ app.add_typer(bench, name="bench")
 
 DEFAULT_MODEL = "whisper-tiny.en"
 SAM_MODEL = "mobilesam"
+TEXT_MODEL = "smollm2-135m-instruct"
 
 
 class Executor(enum.StrEnum):
@@ -49,6 +50,10 @@ class Format(enum.StrEnum):
 ModelOption = Annotated[str, typer.Option("--model", "-m", help="Checkpoint folder, or the name of one under models/.")]
 ThreadsOption = Annotated[int | None, typer.Option(
     min=1, help="Threads of the wasm executor; default: one in CPython, as many as the page takes in a browser.")]
+TextModelOption = Annotated[str, typer.Option("--model", "-m", help=(
+    "Checkpoint folder, the name of one under models/, or a .gguf or llama2.c .bin file."))]
+CapacityOption = Annotated[int | None, typer.Option(
+    min=1, help="Positions of the KV cache; default: what the model allows, at most 2048.")]
 
 
 def version(show: bool) -> None:
@@ -116,6 +121,44 @@ def segment(
         named = output is not None and "cutout" in output.stem and output.suffix.lower() == ".png" and not everything
         run(image, model, executor.value, threads, point or [], box, everything, multimask, cutout or named,
             points_per_side, output, quiet)
+
+
+@app.command()
+def generate(
+    prompt: Annotated[str | None, typer.Argument(metavar="[PROMPT]", help=(
+        "Text to go on from, with --chat a question; - or nothing reads standard input."))] = None,
+    chat: Annotated[bool, typer.Option("--chat", help=(
+        "Question and answer; without PROMPT a conversation, a line a question."))] = False,
+    system: Annotated[str | None, typer.Option(help="With --chat: who the model is to be, and how it is to answer.")] = None,
+    model: TextModelOption = TEXT_MODEL,
+    tokenizer: Annotated[Path | None, typer.Option(help="tokenizer.bin of a llama2.c file, if not beside it.")] = None,
+    max_tokens: Annotated[int | None, typer.Option(min=1, help="Longest answer.")] = None,
+    temperature: Annotated[float | None, typer.Option(min=0, help="0 always takes the likeliest token.")] = None,
+    top_k: Annotated[int | None, typer.Option(min=0, help="Choose among so many; 0: all.")] = None,
+    top_p: Annotated[float | None, typer.Option(min=0, max=1, help="Choose among the best that make up this share.")] = None,
+    min_p: Annotated[float | None, typer.Option(min=0, max=1, help="Leave out what is below this share of the best.")] = None,
+    repeat_penalty: Annotated[float | None, typer.Option(min=0, help="Above 1: less of what was just said.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Same seed, same text; default: another one each time.")] = None,
+    stop: Annotated[list[str] | None, typer.Option("--stop", help="End before this text; may be given again.")] = None,
+    greedy: Annotated[bool, typer.Option("--greedy", help="Always the likeliest token, without a penalty.")] = False,
+    executor: Annotated[Executor, typer.Option(help="auto: wasm where it runs, else numpy.")] = Executor.auto,
+    threads: ThreadsOption = None,
+    capacity: CapacityOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="A JSON object instead of text; with --chat one a line.")] = False,
+    logprobs: Annotated[bool, typer.Option("--logprobs", help=(
+        "Log-probability of each token and of what else was likely."))] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Nothing but the text.")] = False,
+) -> None:
+    """Write on from PROMPT, or chat: text on standard output as it comes. Ctrl-C stops and keeps it."""
+    given = {"max_tokens": max_tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p,
+             "repeat_penalty": 1.0 if greedy and repeat_penalty is None else repeat_penalty, "seed": seed, "stop": tuple(stop or ()), "greedy": greedy or None}
+    with failures():
+        from candlewick.commands.generate import Settings
+        from candlewick.commands.generate import generate as run
+
+        run(prompt, chat, Settings(
+            model, tokenizer, executor.value, threads, capacity, system, as_json=as_json, logprobs=logprobs, quiet=quiet,
+            options={name: value for name, value in given.items() if value is not None}))
 
 
 @app.command()
@@ -199,6 +242,27 @@ def bench_segment(
         from candlewick.commands.bench_segment import bench_segment as run
 
         run(input, browser, model, executor.value, threads, runs, starts or runs, point or [], box, json)
+
+
+@bench.command("generate")
+def bench_generate(
+    prompt_file: Annotated[Path, typer.Option("--prompt-file", metavar="F", help="Text file with the prompt.")],
+    max_tokens: Annotated[int, typer.Option(min=2, help="Tokens of each run.")] = 64,
+    browser: Annotated[bool, typer.Option("--browser", help="In headless Chromium, with the page's worker.")] = False,
+    model: TextModelOption = TEXT_MODEL,
+    executor: Annotated[Executor, typer.Option()] = Executor.wasm,
+    threads: ThreadsOption = None,
+    capacity: CapacityOption = None,
+    runs: Annotated[int, typer.Option(min=1, help="Generations measured, after one that warms up.")] = 5,
+    starts: Annotated[int | None, typer.Option(min=1, help="Fresh browser starts measured; default: as runs.")] = None,
+    profile: Annotated[bool, typer.Option("--profile", help="Time the instructions of a decode step, too.")] = False,
+    json: Annotated[str, typer.Option("--json", metavar="OUT", help="JSON file; - is standard output.")] = "-",
+) -> None:
+    """Continue the same prompt again and again, always by the likeliest token, and print what took how long."""
+    with failures():
+        from candlewick.commands.bench_generate import bench_generate as run
+
+        run(prompt_file, browser, model, executor.value, threads, capacity, max_tokens, runs, starts or runs, profile, json)
 
 
 def main() -> None:

@@ -5,9 +5,13 @@ const settings = settingsOf({
   model: /** @type {string | null} */ ('../../models/smollm2-135m-instruct/'), executor: 'auto', runs: 5, max_tokens: 64,
 });
 
-/** @param {string} prompt @param {number} max_tokens @param {(event: any) => void} [onEvent] */
-const generate = (prompt, max_tokens, onEvent) =>
-  engine.request('generate', { prompt, options: { max_tokens, greedy: true } }, onEvent ? { onEvent } : {});
+/**
+ * Always the likeliest token, and as many as are asked for.
+ * @param {string} prompt @param {number} max_tokens @param {(event: any) => void} [onEvent]
+ */
+const generate = (prompt, max_tokens, onEvent) => engine.request('generate', {
+  prompt, options: { max_tokens, greedy: true, repeat_penalty: 1, ignore_end: true },
+}, onEvent ? { onEvent } : {});
 
 /**
  * One greedy generation, counted as the page sees it: prefill up to the first token, decode from there to the last one.
@@ -19,23 +23,51 @@ async function once(prompt, first) {
   if (!first) await generate(prompt.startsWith('0') ? '1' : '0', 1);
   const from = now();
   const at = /** @type {number[]} */ ([]);
-  const result = await generate(prompt, settings.max_tokens, (event) => { if (event.event === 'token') at.push(now()); });
+  const result = await generate(prompt, settings.max_tokens, (event) => { if (event.event === 'token' && event.token !== null) at.push(now()); });
   const prefilled = result.prompt_tokens - (result.reused_tokens ?? 0);
   return {
     total_ms: now() - from, first_token_at: at[0], prefill_tokens: prefilled, reused_tokens: result.reused_tokens ?? 0,
     prefill_ms: at[0] - from, prefill_tok_s: prefilled * 1000 / (at[0] - from), tokens: result.token_ids.length,
     decode_ms: at[at.length - 1] - at[0],
-    // the engine tells of an end token only in the result; text that comes in one piece has no rate
     decode_tok_s: at.length > 1 ? (at.length - 1) * 1000 / (at[at.length - 1] - at[0]) : null,
     text: result.text, token_ids: result.token_ids, stop_reason: result.stop_reason, timings: result.timings,
   };
 }
 
+/** Text of the picked file, for what is measured beside the runs. */
+let prompt = '';
+
+/** Runs of the kernels in the engine and the time that they took, over one generation. @param {number} max_tokens */
+async function kernelTime(max_tokens) {
+  await generate(prompt.startsWith('0') ? '1' : '0', 1);
+  const { kernels: before } = await engine.describe();
+  const { timings, token_ids } = await generate(prompt, max_tokens);
+  const { kernels: after } = await engine.describe();
+  if (!before || !after) return null;
+  return { ms: after.ms - before.ms, steps: token_ids.length, decode_ms: timings.decode_ms };
+}
+
+/**
+ * A decode step, whole and what of it the kernels' loop takes with its barriers: the difference of a long generation and a
+ * short one of the same prompt. Milliseconds; null where there are no kernels.
+ */
+async function steps() {
+  const short = await kernelTime(2);
+  const long = await kernelTime(settings.max_tokens);
+  if (!short || !long || long.steps <= short.steps) return null;
+  const count = long.steps - short.steps;
+  const step_ms = (long.decode_ms - short.decode_ms) / count;
+  const loop_ms = (long.ms - short.ms) / count;
+  return { step_ms, loop_ms, outside: 1 - loop_ms / step_ms };
+}
+
 measure({
-  settings, ask: 'Choose a text file with the prompt.', read: (file) => file.text(), once,
+  settings, ask: 'Choose a text file with the prompt.', once,
+  read: async (file) => (prompt = await file.text()),
   lines: (_loaded, run, all) => ({
     first_token_ms: Math.round(run.first_token_at), prompt_tokens: run.prefill_tokens,
     prefill_tok_s: median(all.map((one) => one.prefill_tok_s)), decode_tok_s: median(all.map((one) => one.decode_tok_s ?? 0)),
     text: run.text,
   }),
+  more: { steps },
 });

@@ -9,7 +9,14 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:  # --help imports no model
+    from candlewick.weights.load import Checkpoint
+
+
+WEIGHTS = (".safetensors", ".npz", ".bin", ".pt", ".pth", ".gguf")
+"""Endings of files that hold tensors."""
 
 
 class Failure(Exception):
@@ -36,8 +43,10 @@ def model_roots() -> list[Path]:
 
 
 def is_checkpoint(folder: Path) -> bool:
-    """A folder that says its architecture and holds weights, in one file or in shards."""
-    return (folder / "config.json").is_file() and any(folder.glob("*.safetensors"))
+    """A folder that says its architecture and holds weights, in one file or in shards; or a file that holds both."""
+    if (folder / "config.json").is_file():
+        return any(any(folder.glob(f"*{ending}")) for ending in WEIGHTS)
+    return any(folder.glob("*.gguf")) or ((folder / "tokenizer.bin").is_file() and len(list(folder.glob("*.bin"))) > 1)
 
 
 def available_models() -> dict[str, Path]:
@@ -58,7 +67,7 @@ def find_model(name: str) -> Path:
             return path
         if (path / "manifest.json").is_file():
             raise Failure(f"model {name}: its weights are not here yet; run `python3 serve.py --setup` to fetch them")
-        raise Failure(f"model {name}: this folder has no config.json with a .safetensors file beside it; "
+        raise Failure(f"model {name}: this folder has no config.json with a .safetensors file beside it, and no .gguf file; "
                       "give a checkpoint folder in the layout of Hugging Face")
     if path.is_file():
         raise Failure(f"model {name} is a file; give the folder that holds it with its config.json and tokenizer.json")
@@ -70,6 +79,32 @@ def find_model(name: str) -> Path:
             raise Failure(f"model {name}: its weights are not here yet; run `python3 serve.py --setup` to fetch them")
     have = ", ".join(models) or "none; run `python3 serve.py --setup`, or set CANDLEWICK_MODELS"
     raise Failure(f"model {name} not found; available models: {have}")
+
+
+def find_text_model(name: str, tokenizer: Path | None = None) -> Checkpoint:
+    """The checkpoint of a language model: a folder or a name as for find_model, or a .gguf file, or a llama2.c .bin file.
+
+    tokenizer: the tokenizer.bin of a llama2.c file, where it does not lie beside it. Raises Failure.
+    """
+    from candlewick.weights.load import Checkpoint
+    from candlewick.weights.source import FileSource
+
+    path = Path(name)
+    if not path.is_file():
+        checkpoint = Checkpoint.open(find_model(name))
+    elif path.suffix.lower() == ".gguf":
+        checkpoint = Checkpoint({path.name: FileSource(path)}, path.stem)
+    elif path.suffix.lower() == ".bin" and not (path.parent / "config.json").is_file():
+        beside = tokenizer or path.with_name("tokenizer.bin")
+        if not beside.is_file():
+            raise Failure(f"model {name}: a llama2.c file wants its tokenizer; {beside} is not there. Name it with --tokenizer")
+        return Checkpoint({path.name: FileSource(path), "tokenizer.bin": FileSource(beside)}, path.stem)
+    else:
+        raise Failure(f"model {name} is a file; give a .gguf or a llama2.c .bin file, or the folder that holds it with its "
+                      "config.json and tokenizer.json")
+    if tokenizer is not None:
+        raise Failure("--tokenizer is for llama2.c files; this model brings its own")
+    return checkpoint
 
 
 def writable(path: Path) -> Path:
