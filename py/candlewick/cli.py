@@ -150,8 +150,10 @@ def generate(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Nothing but the text.")] = False,
 ) -> None:
     """Write on from PROMPT, or chat: text on standard output as it comes. Ctrl-C stops and keeps it."""
+    if greedy and repeat_penalty is None:
+        repeat_penalty = 1.0
     given = {"max_tokens": max_tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p,
-             "repeat_penalty": 1.0 if greedy and repeat_penalty is None else repeat_penalty, "seed": seed, "stop": tuple(stop or ()), "greedy": greedy or None}
+             "repeat_penalty": repeat_penalty, "seed": seed, "stop": tuple(stop or ()), "greedy": greedy or None}
     with failures():
         from candlewick.commands.generate import Settings
         from candlewick.commands.generate import generate as run
