@@ -1,47 +1,23 @@
-"""Byte-level BPE, as GPT-2 made it common (Sennrich et al. 2016; Radford et al. 2019), read from a tokenizer.json.
+"""Byte pair encoding (Sennrich et al. 2016): a word is cut into its smallest pieces, and neighbours are merged, always the
+pair that ranks first, until no pair is left that may be merged.
 
-Encoding: text is cut at special tokens (only if asked for), then into words, each word into UTF-8 bytes, and
-neighbouring pieces are merged, always the pair that was learned first. Decoding is a look-up and a UTF-8 decoder.
-
-Nothing beyond the standard library is needed. Python's `re` lacks the Unicode classes of GPT-2's word pattern, so
-letters, numbers, spaces and the rest beyond ASCII are first replaced by one ASCII stand-in each; the pattern runs on
-those.
+Two kinds, told apart by where the ranks come from. GPT-2's (Radford et al. 2019): pieces are bytes, written as printable
+characters, and the file lists the merges in the order in which they were learned. SentencePiece's (Kudo and Richardson
+2018): pieces are characters, a space is U+2581, each piece has a score, and what is not in the vocabulary is written as
+bytes. A linked list and a heap make it n log n, however long the word.
 """
 
 from __future__ import annotations
 
-import codecs
 import heapq
-import json
-import re
-import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-# GPT-2's pattern: contractions, letters, numbers, other signs (each with one space before it), white space
-_WORDS = re.compile(r"'(?:s|t|re|ve|m|ll|d)| ?[A-Za-z]+| ?[0-9]+| ?[^\sA-Za-z0-9]+|\s+(?!\S)|\s+", re.ASCII)
-# Unicode's White_Space property beyond ASCII; str.isspace() knows four control characters more
-_SPACES = frozenset("\x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(map(chr, range(0x2000, 0x200B))))
-
-
-class _StandIns(dict):
-    """Code point -> itself if ASCII, or a sign of its class: X letter (in no contraction), 0 number, \\v space, !."""
-
-    def __missing__(self, code: int) -> str:
-        char = chr(code)
-        kind = unicodedata.category(char)[0]
-        stand_in = char if code < 128 else "\v" if char in _SPACES else {"L": "X", "N": "0"}.get(kind, "!")
-        self[code] = stand_in
-        return stand_in
-
-
-_stand_ins = _StandIns()
-
-
-def split_words(text: str) -> list[str]:
-    """Text -> the words that are encoded one by one; joined they are the text again."""
-    return [text[m.start() : m.end()] for m in _WORDS.finditer(text.translate(_stand_ins))]
+SPACE = "\u2581"  # what SentencePiece writes for a space
+UNKNOWN = "\0unknown"  # a piece that no merge knows
+_REMEMBERED = 1 << 15  # words
+Rank = Callable[[str, str], "float | None"]
 
 
 def byte_alphabet() -> dict[int, str]:
@@ -53,208 +29,149 @@ def byte_alphabet() -> dict[int, str]:
 
 BYTE_TO_CHAR = byte_alphabet()
 CHAR_TO_BYTE = {c: b for b, c in BYTE_TO_CHAR.items()}
+_CODES = {ord(c): b for c, b in CHAR_TO_BYTE.items()}
 
 
-class BPE:
-    """A tokenizer.json of the byte-level kind."""
+def spell(text: str) -> str:
+    """Text -> its UTF-8 bytes, each as the character that stands for it."""
+    return text.encode().decode("latin-1").translate(BYTE_TO_CHAR)
 
-    def __init__(self, spec: Mapping[str, Any]) -> None:
-        """spec: the parsed tokenizer.json. Raises ValueError for kinds of tokenizer that this class does not read."""
-        model = spec.get("model")
-        if not isinstance(model, dict):
-            raise ValueError("tokenizer.json: wanted an object with a `model`; this is another kind of file")
-        if model.get("type", "BPE") != "BPE" or not _is_byte_level(spec.get("pre_tokenizer")):
-            raise ValueError("tokenizer.json: wanted a BPE model with the ByteLevel pre-tokenizer, got "
-                             f"{model.get('type', 'no model')} with {_kind(spec.get('pre_tokenizer'))}")
-        if spec.get("normalizer"):
-            raise ValueError(f"tokenizer.json: normalizer {_kind(spec['normalizer'])} is not supported here")
-        self.vocab: dict[str, int] = _vocabulary(model.get("vocab"))
-        self.prefix_space = bool(_byte_level(spec["pre_tokenizer"]).get("add_prefix_space", False))
-        added = _added_tokens(spec.get("added_tokens"))
-        self.added: dict[str, int] = {t["content"]: t["id"] for t in added}
-        self.special = frozenset(t["id"] for t in added if t.get("special"))
-        self._merge_list = model.get("merges")
-        if not isinstance(self._merge_list, list):
-            raise ValueError(f"tokenizer.json: model.merges must be a list of pairs, got {_short(self._merge_list)}")
-        unknown = model.get("unk_token")
-        self._unknown = self.vocab.get(unknown) if isinstance(unknown, str) else None
-        self._words: dict[str, tuple[int, ...]] = {}
 
-    @staticmethod
-    def from_text(text: str) -> BPE:
-        """The content of a tokenizer.json. Raises ValueError if it is not one."""
+def unspell(piece: str) -> bytes:
+    """Back to bytes. A piece with other characters (an added token) is its own UTF-8."""
+    try:
+        return piece.translate(_CODES).encode("latin-1") if CHAR_TO_BYTE.keys() >= set(piece) else piece.encode()
+    except UnicodeEncodeError:  # lone surrogates
+        return piece.encode("utf-8", "replace")
+
+
+def merge(pieces: list[str], rank: Rank) -> list[str]:
+    """Pieces -> as few pieces as the ranks allow: again and again the pair of least rank, of equals the one further left."""
+    n = len(pieces)
+    if n < 2:
+        return pieces
+    heap = [(found, i, pieces[i], pieces[i + 1]) for i in range(n - 1) if (found := rank(pieces[i], pieces[i + 1])) is not None]
+    heapq.heapify(heap)
+    before, after = list(range(-1, n - 1)), list(range(1, n + 1))
+    while heap:
+        _, left, a, b = heapq.heappop(heap)
+        right = after[left]
+        if right >= n or pieces[left] != a or pieces[right] != b:
+            continue  # one of the two has been merged since
+        pieces[left], pieces[right] = a + b, ""
+        after[left] = following = after[right]
+        if following < n:
+            before[following] = left
+            if (found := rank(a + b, pieces[following])) is not None:
+                heapq.heappush(heap, (found, left, a + b, pieces[following]))
+        previous = before[left]
+        if previous >= 0 and (found := rank(pieces[previous], a + b)) is not None:
+            heapq.heappush(heap, (found, previous, pieces[previous], a + b))
+    return [piece for piece in pieces if piece]
+
+
+class Model:
+    """Words -> ids. What all kinds share: the vocabulary, what stands for characters that are not in it, words remembered."""
+
+    def __init__(self, vocab: Mapping[str, int], unknown: int | None, fallback: bool, fuse: bool) -> None:
+        self.vocab, self.unknown, self._fallback, self._fuse = vocab, unknown, fallback, fuse
+        self._words: dict[str, list[int]] = {}
+
+    def encode(self, word: str) -> list[int]:
+        """One word, as the pre-tokenizers cut it. Whatever it holds, there is no error and no id that is not a token's."""
+        found = self._words.get(word)
+        if found is None:
+            found = self._encode(word)
+            if len(word) < 64 and len(self._words) < _REMEMBERED:
+                self._words[word] = found
+        return found
+
+    def _encode(self, word: str) -> list[int]:
+        raise NotImplementedError
+
+    def pieces(self, word: str) -> list[str]:
+        """The characters of a word; for one that is not in the vocabulary its bytes, or the unknown token, or nothing."""
+        vocab = self.vocab
+        if all(map(vocab.__contains__, word)):
+            return list(word)
+        pieces: list[str] = []
+        for char in word:
+            if char in vocab:
+                pieces.append(char)
+                continue
+            as_bytes = [f"<0x{b:02X}>" for b in char.encode()] if self._fallback else [""]
+            if all(map(vocab.__contains__, as_bytes)):
+                pieces += as_bytes
+            elif self.unknown is not None and not (self._fuse and pieces and pieces[-1] == UNKNOWN):
+                pieces.append(UNKNOWN)
+        return pieces
+
+
+class BPE(Model):
+    """Pairs rank by a list of merges.
+
+    vocab: piece -> id; merges: "left right" or (left, right), first learned first; by_bytes: words are spelled in bytes
+    before, else they are characters; fallback: what is none of the vocabulary becomes tokens `<0xHH>`; fuse: neighbouring
+    unknown characters are one unknown token; whole: a word that is in the vocabulary is taken as it is; place: the file,
+    for errors.
+    """
+
+    def __init__(self, vocab: Mapping[str, int], merges: Sequence[Any], *, by_bytes: bool, unknown: int | None = None,
+                 fallback: bool = False, whole: bool = False, fuse: bool = False, place: str = "tokenizer.json") -> None:
+        super().__init__(vocab, unknown, fallback, fuse)
+        self._merge_list, self._by_bytes, self._whole, self._place = merges, by_bytes, whole, place
+
+    def _encode(self, word: str) -> list[int]:
+        if self._by_bytes:
+            word = spell(word)
+        if self._whole and word in self.vocab:
+            return [self.vocab[word]]
+        (separator, ranks), vocab, pieces = self._ranks, self.vocab, self.pieces(word)
+        merged = merge(pieces, lambda left, right: ranks.get(left + separator + right))
         try:
-            if _DEEP.search(text):
-                raise RecursionError
-            spec = json.loads(text)
-        except RecursionError:
-            raise ValueError("tokenizer.json: brackets nest too deep; this is no tokenizer") from None
-        except ValueError as e:
-            raise ValueError(f"tokenizer.json: not JSON ({e})") from None
-        if not isinstance(spec, dict):
-            raise ValueError("tokenizer.json: wanted an object with a `model`; this is another kind of file")
-        return BPE(spec)
-
-    @property
-    def size(self) -> int:
-        """One more than the largest id."""
-        return 1 + max(max(self.vocab.values(), default=-1), max(self.added.values(), default=-1))
-
-    # ---- encoding -----------------------------------------------------------------------------------------------
-
-    def encode(self, text: str, special: bool = False) -> list[int]:
-        """Text -> ids. Markers such as <|endoftext|> in it are plain text unless `special`: what a user typed controls
-        nothing. Characters that cannot be written in UTF-8 (lone surrogates) become U+FFFD."""
-        text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace") if not text.isascii() else text
-        if not special or not self.added:
-            return self._encode_plain(text)
-        ids: list[int] = []
-        for part in self._marker.split(text):
-            if part:
-                ids += [self.added[part]] if part in self.added else self._encode_plain(part)
-        return ids
-
-    def _encode_plain(self, text: str) -> list[int]:
-        if self.prefix_space and text and text[0] not in " \t\n\r\f\v":
-            text = " " + text
-        ids: list[int] = []
-        for word in split_words(text):
-            found = self._words.get(word)
-            if found is None:
-                found = tuple(self._merge(word))
-                if len(word) < 64 and len(self._words) < 1 << 16:
-                    self._words[word] = found
-            ids += found
-        return ids
-
-    def encode_bytes(self, data: bytes) -> list[int]:
-        """Bytes -> an id for each, nothing merged. A byte that the vocabulary lacks is the unknown token, or left out."""
-        ids = (self.vocab.get(BYTE_TO_CHAR[b], self._unknown) for b in data)
-        return [i for i in ids if i is not None]
+            return [vocab[piece] if piece != UNKNOWN else self.unknown for piece in merged]
+        except KeyError as e:
+            whole = str(e.args[0])
+            parts = ((whole[:cut], whole[cut:]) for cut in range(1, len(whole)))
+            rank = next(found for left, right in parts if (found := ranks.get(left + separator + right)) is not None)
+            raise self._bad_merge(rank) from None
 
     @cached_property
-    def _marker(self) -> re.Pattern[str]:
-        return re.compile("(" + "|".join(re.escape(c) for c in sorted(self.added, key=len, reverse=True)) + ")")
+    def _ranks(self) -> tuple[str, dict[str, int]]:
+        """A separator, and left + separator + right -> rank. Made at the first encode: reading speech only decodes.
 
-    @cached_property
-    def _merges(self) -> dict[tuple[int, int], tuple[int, int]]:
-        """(left id, right id) -> (rank, merged id). Made at the first encode: reading speech only decodes."""
-        table = {}
-        for rank, pair in enumerate(self._merge_list):
-            try:
-                left, right = pair.split(" ") if isinstance(pair, str) else pair
-                table[self.vocab[left], self.vocab[right]] = rank, self.vocab[left + right]
-            except (TypeError, ValueError, KeyError):
-                raise ValueError(f"tokenizer.json: merge {rank}, {_short(pair)}, is not a pair of pieces of the vocabulary "
-                                 "that make a third one; the file is damaged") from None
-        return table
+        Where the file has lines, they are the keys, so that making the table costs next to nothing."""
+        merges = self._merge_list
+        kinds = set(map(type, merges))
+        order = range(len(merges))
+        if kinds == {str} and {merge.count(" ") for merge in merges} == {1}:
+            return " ", dict(zip(merges, order))
+        for rank in order:
+            parts = _parts(merges[rank])
+            if not (isinstance(parts, (list, tuple)) and len(parts) == 2 and all(isinstance(p, str) and p for p in parts)):
+                raise self._bad_merge(rank)
+        return "\0", dict(zip(("\0".join(_parts(merge)) for merge in merges), order))
 
-    def _merge(self, word: str) -> Iterable[int]:
-        """One word -> ids. A linked list of pieces and a heap of possible merges: n log n, however long the word."""
-        ids = self.encode_bytes(word.encode())
-        before, after = list(range(-1, len(ids) - 1)), list(range(1, len(ids) + 1))
-        heap: list[tuple[int, int, int, int, int]] = []
-
-        def consider(left: int) -> None:
-            right = after[left] if left >= 0 else len(ids)
-            if right < len(ids) and (found := self._merges.get((ids[left], ids[right]))):
-                heapq.heappush(heap, (found[0], left, ids[left], ids[right], found[1]))
-
-        for position in range(len(ids) - 1):
-            consider(position)
-        while heap:
-            _, left, left_id, right_id, merged = heapq.heappop(heap)
-            right = after[left]
-            if ids[left] != left_id or right >= len(ids) or ids[right] != right_id:
-                continue  # one of the two has been merged since
-            ids[left], ids[right] = merged, -1
-            after[left] = after[right]
-            if after[right] < len(ids):
-                before[after[right]] = left
-            consider(before[left])
-            consider(left)
-        return (i for i in ids if i >= 0)
-
-    # ---- decoding -----------------------------------------------------------------------------------------------
-
-    @cached_property
-    def _pieces(self) -> dict[int, str]:
-        return {i: piece for piece, i in self.vocab.items()}
-
-    @cached_property
-    def _added_names(self) -> dict[int, str]:
-        return {i: name for name, i in self.added.items()}
-
-    def token_bytes(self, token: int) -> bytes:
-        """What a token stands for; nothing for an id that the vocabulary does not have."""
-        if token in self._added_names:
-            return self._added_names[token].encode()
-        piece = self._pieces.get(token, "")
-        return bytes(CHAR_TO_BYTE[c] for c in piece) if all(c in CHAR_TO_BYTE for c in piece) else piece.encode()
-
-    def decode(self, ids: Iterable[int], special: bool = False) -> str:
-        """Ids -> text; special tokens are left out unless `special`. Bytes that are no UTF-8 become U+FFFD."""
-        shown = (i for i in ids if special or i not in self.special)
-        return b"".join(map(self.token_bytes, shown)).decode("utf-8", "replace")
+    def _bad_merge(self, rank: int) -> ValueError:
+        return ValueError(f"{self._place}: merge {rank}, {repr(self._merge_list[rank])[:60]}, is not a pair of pieces of the "
+                          "vocabulary that make a third one; the file is damaged")
 
 
-class StreamDecoder:
-    """Decodes ids one by one into whole characters: bytes of an unfinished character wait for the rest."""
-
-    def __init__(self, bpe: BPE) -> None:
-        self._bpe = bpe
-        self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
-
-    def push(self, token: int) -> str:
-        """-> the characters that this token completes; special tokens say nothing."""
-        return "" if token in self._bpe.special else self._utf8.decode(self._bpe.token_bytes(token))
-
-    def flush(self) -> str:
-        """-> U+FFFD if a character was left unfinished, else nothing. Call once at the end."""
-        return self._utf8.decode(b"", True)
+def _parts(merge: Any) -> Any:
+    return merge.split(" ") if isinstance(merge, str) else merge
 
 
-# Openers that follow one another: a stack overflow in the parser would end the interpreter of a page.
-_DEEP = re.compile(r"(?:[\[{]\s*){65}")
+class ScoredBPE(Model):
+    """SentencePiece's: two neighbours may be merged if together they are a piece, the one of the best score first.
 
+    vocab: piece -> id; losses: piece -> minus its score, of the pieces that text may become (no control tokens, no bytes).
+    """
 
-def _vocabulary(vocab: Any) -> dict[str, int]:
-    """model.vocab, if it gives every piece a number."""
-    if not isinstance(vocab, dict):
-        raise ValueError(f"tokenizer.json: model.vocab must give each piece its id, got {_short(vocab)}")
-    if not set(map(type, vocab.values())) <= {int} or min(vocab.values(), default=0) < 0:
-        raise ValueError("tokenizer.json: model.vocab has ids that are not whole numbers from 0 on; the file is damaged")
-    return vocab
+    def __init__(self, vocab: Mapping[str, int], losses: Mapping[str, float], unknown: int | None = None) -> None:
+        super().__init__(vocab, unknown, fallback=True, fuse=False)
+        self._losses = losses
 
-
-def _added_tokens(added: Any) -> list[dict[str, Any]]:
-    """added_tokens, if each has its text and its number."""
-    added = [] if added is None else added
-    for token in added if isinstance(added, list) else [added]:
-        good = isinstance(token, dict) and isinstance(token.get("content"), str) and type(token.get("id")) is int
-        if not good or token["id"] < 0:
-            raise ValueError("tokenizer.json: added_tokens must list objects with an id from 0 on and a content, got "
-                             + _short(token))
-    return added
-
-
-def _short(value: Any) -> str:
-    return "nothing" if value is None else repr(value)[:60]
-
-
-def _steps(node: Any) -> list[dict[str, Any]]:
-    """A pre-tokenizer as the list of those it is made of."""
-    steps = node.get("pretokenizers") if isinstance(node, dict) and node.get("type") == "Sequence" else [node]
-    return [step for step in steps if isinstance(step, dict)] if isinstance(steps, list) else []
-
-
-def _byte_level(node: Any) -> dict[str, Any]:
-    return next((step for step in _steps(node) if step.get("type") == "ByteLevel"), {})
-
-
-def _is_byte_level(node: Any) -> bool:
-    return len(_steps(node)) == 1 and bool(_byte_level(node)) and _byte_level(node).get("use_regex", True)
-
-
-def _kind(node: Any) -> str:
-    return str(node.get("type")) if isinstance(node, dict) else str(node)
+    def _encode(self, word: str) -> list[int]:
+        find = self._losses.get
+        merged = merge(self.pieces(word), lambda left, right: find(left + right))
+        return [self.vocab[piece] if piece != UNKNOWN else self.unknown for piece in merged]

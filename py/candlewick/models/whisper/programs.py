@@ -10,7 +10,7 @@ from candlewick.models.whisper.model import Dims, Whisper
 from candlewick.models.whisper.readout import Readout
 from candlewick.models.whisper.tokenizer import Tokenizer, check_kind
 from candlewick.program import Program
-from candlewick.text.bpe import BPE
+from candlewick.text.tokenizers import load_tokenizer
 from candlewick.trace import Spec, trace
 from candlewick.weights.load import Checkpoint, Weights, bind
 
@@ -36,7 +36,8 @@ async def load_model(checkpoint: Checkpoint) -> LoadedModel:
     config = await checkpoint.json("config.json")
     dims = Dims.from_config(config)
     generation_config = check_generation(await _generation_config(checkpoint, config), dims.n_vocab)
-    tokenizer = Tokenizer(BPE(await checkpoint.large_json("tokenizer.json")), generation_config.get("is_multilingual"))
+    text = load_tokenizer("json", await checkpoint.large_json("tokenizer.json"))
+    tokenizer = Tokenizer(text, generation_config.get("is_multilingual"))
     tensors = await checkpoint.tensors()
     check_kind(tokenizer, dims, tensors[EMBEDDING].shape[0] if EMBEDDING in tensors else None)
 

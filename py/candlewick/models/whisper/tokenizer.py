@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from candlewick.models.whisper.model import Dims
-from candlewick.text.bpe import BPE, StreamDecoder
+from candlewick.text.tokenizer import Stream
+from candlewick.text.tokenizer import Tokenizer as TextTokenizer
 
 SECONDS_PER_TIMESTAMP = 0.02
 ENGLISH_EOT = 50256
@@ -21,7 +22,7 @@ ENGLISH_EOT = 50256
 class Tokenizer:
     """Text and the ids that steer the decoder."""
 
-    def __init__(self, bpe: BPE, multilingual: bool | None = None) -> None:
+    def __init__(self, bpe: TextTokenizer, multilingual: bool | None = None) -> None:
         """multilingual: what generation_config.json says, if anything. Raises ValueError for another model's tokenizer."""
         self.bpe = bpe
         self.eot = self._id("<|endoftext|>")
@@ -64,9 +65,9 @@ class Tokenizer:
         """Ids -> text, without timestamps and other special tokens."""
         return self.bpe.decode(t for t in tokens if t < self.eot)
 
-    def stream(self) -> StreamDecoder:
+    def stream(self) -> Stream:
         """A decoder for ids that come one by one."""
-        return StreamDecoder(self.bpe)
+        return self.bpe.stream()
 
     # ---- steering -----------------------------------------------------------------------------------------------
 

@@ -1,0 +1,162 @@
+"""tokenizer.json, as Hugging Face's tokenizers write it -> a Tokenizer."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from candlewick.text.bpe import BPE, SPACE, unspell
+from candlewick.text.split import from_json as split_from_json
+from candlewick.text.split import normalizers, steps_of
+from candlewick.text.tokenizer import Added, Tokenizer
+
+END_NAMES = frozenset((
+    "<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|endoftext|>", "<|end_of_text|>", "<|end|>", "<|end_of_turn|>",
+    "<end_of_turn>", "<|EOT|>", "</s>", "<\uff5cend\u2581of\u2581sentence\uff5c>"))
+"""Control tokens that end a turn or a text, by the names that models give them."""
+
+# Openers that follow one another: a stack overflow in the parser would end the interpreter of a page.
+_DEEP = re.compile(r"(?:[\[{]\s*){65}")
+_BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+
+
+def sentence_bytes(piece: str) -> bytes:
+    """What a piece of a SentencePiece vocabulary stands for."""
+    if piece.startswith("<0x") and (m := _BYTE.fullmatch(piece)):
+        return bytes([int(m[1], 16)])
+    return piece.replace(SPACE, " ").encode("utf-8", "replace")
+
+
+def parse(text: str) -> dict[str, Any]:
+    """The content of a tokenizer.json. Raises ValueError if it is not one."""
+    try:
+        if _DEEP.search(text):
+            raise RecursionError
+        spec = json.loads(text)
+    except RecursionError:
+        raise ValueError("tokenizer.json: brackets nest too deep; this is no tokenizer") from None
+    except ValueError as e:
+        raise ValueError(f"tokenizer.json: not JSON ({e})") from None
+    if not isinstance(spec, dict):
+        raise ValueError("tokenizer.json: wanted an object with a `model`; this is another kind of file")
+    return spec
+
+
+def from_json(data: str | Mapping[str, Any], config: Mapping[str, Any] | None = None) -> Tokenizer:
+    """data: the text of the file, or what it parses to; config: see load_tokenizer. Raises ValueError for what is not read."""
+    spec = parse(data) if isinstance(data, str) else data
+    config = config or {}
+    model = spec.get("model")
+    if not isinstance(model, Mapping):
+        raise ValueError("tokenizer.json: wanted an object with a `model`; this is another kind of file")
+    if model.get("type", "BPE") != "BPE":
+        raise ValueError(f"tokenizer.json: wanted a BPE model, got {model.get('type')}; this kind is not read here")
+    for key in ("continuing_subword_prefix", "end_of_word_suffix"):
+        if model.get(key):
+            raise ValueError(f"tokenizer.json: a {key} ({model[key]!r}) is not read here")
+    vocab = _vocabulary(model.get("vocab"))
+    added = _added_tokens(spec.get("added_tokens"))
+    merges = model.get("merges")
+    if not isinstance(merges, list):
+        raise ValueError(f"tokenizer.json: model.merges must be a list of pairs, got {_short(merges)}")
+    cutting = steps_of(spec.get("pre_tokenizer"))
+    by_bytes = any(step["type"] == "ByteLevel" for step in cutting)
+    if not by_bytes and not model.get("byte_fallback") and not any(step["type"] == "Metaspace" for step in cutting):
+        kinds = ", ".join(step["type"] for step in cutting) or "None"
+        raise ValueError("tokenizer.json: wanted BPE with the ByteLevel pre-tokenizer, or with Metaspace or byte_fallback, got "
+                         f"{kinds}")
+    normal = steps_of(spec.get("normalizer"))
+    prefix = ""
+    if normal and normal[0]["type"] == "Prepend" and isinstance(normal[0].get("prepend"), str):
+        prefix, normal = normal[0]["prepend"], normal[1:]
+    if model.get("ignore_merges"):  # a word that happens to be a control token's name is no control token
+        vocab = dict(vocab)
+        for token in added:
+            if token.controls:
+                vocab.pop(token.text, None)
+    unknown = model.get("unk_token")
+    unknown = vocab.get(unknown) if isinstance(unknown, str) else None
+    bpe = BPE(vocab, merges, by_bytes=by_bytes, unknown=unknown, fallback=bool(model.get("byte_fallback")),
+              whole=bool(model.get("ignore_merges")), fuse=bool(model.get("fuse_unk")))
+    names = {token.text: token.id for token in added}
+    find = lambda name: names.get(name, vocab.get(name))  # noqa: E731
+    bos = _token_id(config.get("bos_token_id"), find(_name(config.get("bos_token"))), "bos_token_id")
+    listed = config.get("eos_token_id")
+    ends = {_token_id(i, None, "eos_token_id") for i in (listed if isinstance(listed, list) else [listed])}
+    ends |= {find(_name(config.get("eos_token")))} | {token.id for token in added if token.text in END_NAMES}
+    return Tokenizer(
+        pieces=lambda: {i: piece for piece, i in vocab.items()},
+        n_vocab=1 + max(max(vocab.values(), default=-1), max(names.values(), default=-1)),
+        model=bpe,
+        piece_bytes=unspell if by_bytes else sentence_bytes,
+        normal=normalizers({"type": "Sequence", "normalizers": normal}),
+        steps=split_from_json(spec.get("pre_tokenizer")),
+        added=added,
+        prefix=prefix,
+        strip_space=_strips(spec.get("decoder")),
+        bos=bos,
+        add_bos=_adds(spec, config, bos),
+        ends=ends - {None},
+    )
+
+
+def _strips(decoder: Any) -> bool:
+    """Whether decoding takes one space from the beginning of a text."""
+    for step in steps_of(decoder):
+        if step["type"] == "Metaspace":
+            return step.get("prepend_scheme", "always" if step.get("add_prefix_space", True) else "never") != "never"
+        if step["type"] == "Strip" and step.get("content") == " " and step.get("start"):
+            return True
+    return False
+
+
+def _adds(spec: Mapping[str, Any], config: Mapping[str, Any], bos: int | None) -> bool:
+    """Whether a text begins with the token for it: as the post-processor has it, or else tokenizer_config.json."""
+    for step in steps_of(spec.get("post_processor")):
+        single = step.get("single") if step["type"] == "TemplateProcessing" else None
+        head = single[0] if isinstance(single, list) and single else None
+        if isinstance(head, Mapping) and isinstance(head.get("SpecialToken"), Mapping):
+            token = (step.get("special_tokens") or {}).get(head["SpecialToken"].get("id"), {})
+            return bos is None or bos in (token.get("ids") or [])
+        if single is not None:
+            return False
+    return config.get("add_bos_token") is True
+
+
+def _name(token: Any) -> Any:
+    return token.get("content") if isinstance(token, Mapping) else token
+
+
+def _token_id(value: Any, otherwise: int | None, key: str) -> int | None:
+    if value is None:
+        return otherwise
+    if type(value) is not int or value < 0:
+        raise ValueError(f"{key}: wanted a token's number, got {_short(value)}")
+    return value
+
+
+def _vocabulary(vocab: Any) -> dict[str, int]:
+    """model.vocab, if it gives every piece a number."""
+    if not isinstance(vocab, dict):
+        raise ValueError(f"tokenizer.json: model.vocab must give each piece its id, got {_short(vocab)}")
+    if not set(map(type, vocab.values())) <= {int} or min(vocab.values(), default=0) < 0:
+        raise ValueError("tokenizer.json: model.vocab has ids that are not whole numbers from 0 on; the file is damaged")
+    return vocab
+
+
+def _added_tokens(added: Any) -> list[Added]:
+    """added_tokens, if each has its text and its number."""
+    added = [] if added is None else added
+    for token in added if isinstance(added, list) else [added]:
+        good = isinstance(token, dict) and isinstance(token.get("content"), str) and type(token.get("id")) is int
+        if not good or token["id"] < 0:
+            raise ValueError("tokenizer.json: added_tokens must list objects with an id from 0 on and a content, got "
+                             + _short(token))
+    flags = ("special", "normalized", "single_word", "lstrip", "rstrip")
+    return [Added(token["content"], token["id"], **{flag: bool(token.get(flag)) for flag in flags}) for token in added]
+
+
+def _short(value: Any) -> str:
+    return "nothing" if value is None else repr(value)[:60]

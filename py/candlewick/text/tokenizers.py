@@ -1,0 +1,159 @@
+"""Tokenizer files of each kind -> a Tokenizer.
+
+- "gguf": the metadata of a GGUF file (tokenizer.ggml.*): byte-level BPE ("gpt2") and SentencePiece ("llama");
+- "json": a Hugging Face tokenizer.json (tokenizer_json.py);
+- "llama2c": a tokenizer.bin of llama2.c: SentencePiece with scores and no flags.
+
+Nothing is done here per token that can wait until text is encoded: tables are made by `zip` alone.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from candlewick.text.bpe import BPE, SPACE, Model, ScoredBPE, unspell
+from candlewick.text.split import WHOLE_WORDS, preset
+from candlewick.text.tokenizer import Added, Stream, Tokenizer
+from candlewick.text.tokenizer_json import END_NAMES, from_json, sentence_bytes
+
+__all__ = ["Stream", "Tokenizer", "load_tokenizer"]
+
+NORMAL, UNKNOWN, CONTROL, USER, UNUSED, BYTE = 1, 2, 3, 4, 5, 6  # tokenizer.ggml.token_type
+_BOS, _EOS = 1, 2  # of llama2.c, always
+
+
+def load_tokenizer(kind: str, data: Any, config: Mapping[str, Any] | None = None) -> Tokenizer:
+    """
+    kind "gguf": data is the metadata mapping. "json": data is the text of a tokenizer.json or what it parses to, config the
+    settings beside it (tokenizer_config.json's, and bos_token_id, eos_token_id of generation_config.json or config.json).
+    "llama2c": data is the bytes of a tokenizer.bin, config has the vocab_size. Raises ValueError.
+    """
+    config = config or {}
+    if kind == "gguf":
+        return _from_gguf(data)
+    if kind == "json":
+        return from_json(data, config)
+    if kind == "llama2c":
+        return _from_llama2c(data, config.get("vocab_size"))
+    raise ValueError(f"tokenizer: wanted a kind of gguf, json or llama2c, got {kind!r}")
+
+
+# ---- GGUF ---------------------------------------------------------------------------------------------------------
+
+def _from_gguf(meta: Mapping[str, Any]) -> Tokenizer:
+    get = {key.removeprefix("tokenizer.ggml."): value for key, value in meta.items() if key.startswith("tokenizer.ggml.")}.get
+    kind = get("model")
+    if kind not in ("gpt2", "llama"):
+        raise ValueError(f"tokenizer.ggml.model: wanted gpt2 (byte-level BPE) or llama (SentencePiece), got {kind!r}; "
+                         "tokenizers of this kind are not read here")
+    tokens = _strings(get("tokens"), "tokens")
+    n = len(tokens)
+    types = _numbers(get("token_type"), "token_type", n, NORMAL)
+    vocab = dict(zip(tokens, range(n)))
+    listed = np.flatnonzero((types == CONTROL) | (types == USER)).tolist()
+    added = [Added(tokens[i], i, special=bool(types[i] != USER)) for i in listed]
+    control = np.flatnonzero((types == CONTROL) | (types == UNKNOWN)).tolist()
+    for i in control:  # no merging of typed text may end there
+        vocab.pop(tokens[i], None)
+    bos, eos, unknown = (_token_id(get(f"{name}_token_id"), name, n) for name in ("bos", "eos", "unknown"))
+    ends = {_token_id(get(f"{name}_token_id"), name, n) for name in ("eot", "eom")} | {eos}
+    ends |= {token.id for token in added if token.text in END_NAMES}
+    pre = str(get("pre", "default"))
+    add_bos = bool(get("add_bos_token", kind == "llama" or pre in WHOLE_WORDS))
+    shared: dict[str, Any] = {"pieces": lambda: tokens, "n_vocab": n, "added": added, "control": control, "bos": bos,
+                              "add_bos": add_bos, "ends": ends - {None}}
+    if kind == "gpt2":
+        model: Model = BPE(vocab, _strings(get("merges"), "merges"), by_bytes=True, unknown=unknown, whole=pre in WHOLE_WORDS,
+                           place="tokenizer.ggml.merges")
+        return Tokenizer(model=model, steps=preset(pre), piece_bytes=unspell, **shared)
+    spaced = bool(get("add_space_prefix", True))
+    model = _scored(tokens, _numbers(get("scores"), "scores", n), types, vocab, unknown)
+    return Tokenizer(model=model, normal=[_space_signs], piece_bytes=sentence_bytes, prefix=" " if spaced else "",
+                     strip_space=spaced, **shared)
+
+
+def _scored(tokens: Sequence[str], scores: np.ndarray, types: np.ndarray, vocab: Mapping[str, int],
+            unknown: int | None) -> Model:
+    losses = dict(zip(tokens, (-scores).tolist()))
+    for i in np.flatnonzero((types == CONTROL) | (types == UNKNOWN) | (types == BYTE)).tolist():
+        losses.pop(tokens[i], None)
+    return ScoredBPE(vocab, losses, unknown)
+
+
+def _space_signs(text: str) -> str:
+    return text.replace(" ", SPACE)
+
+
+def _strings(value: Any, name: str) -> list[str]:
+    if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
+        raise ValueError(f"tokenizer.ggml.{name}: wanted a list of strings, got {repr(value)[:60]}")
+    found = value if isinstance(value, list) else list(value)
+    if not set(map(type, found)) <= {str} or (name == "tokens" and not found):
+        raise ValueError(f"tokenizer.ggml.{name}: wanted a list of strings, got {len(found)}, with {repr(found[:3])[:60]}")
+    return found
+
+
+def _numbers(value: Any, name: str, n: int, default: int | None = None) -> np.ndarray:
+    if value is None and default is not None:
+        return np.full(n, default)
+    try:
+        array = np.asarray(value, dtype=np.float64 if default is None else np.int64)
+    except (TypeError, ValueError):
+        array = np.empty((0,))
+    if array.shape != (n,):
+        raise ValueError(f"tokenizer.ggml.{name}: wanted {n} numbers, one for each token, got {repr(value)[:60]}")
+    return array
+
+
+def _token_id(value: Any, name: str, n: int) -> int | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not 0 <= value < 1 << 32:
+        raise ValueError(f"tokenizer.ggml.{name}_token_id: wanted a token from 0 to {n - 1}, got {value!r}")
+    return int(value) if value < n else None  # -1 as u32 is what some files write for none
+
+
+# ---- llama2.c -----------------------------------------------------------------------------------------------------
+
+def _from_llama2c(data: bytes, n_vocab: int | None) -> Tokenizer:
+    """A tokenizer.bin: i32 longest token, then for each token its f32 score, i32 length and bytes. How many there are stands
+    in the model's header. `<0xHH>` tokens from 3 on are bytes; a space is a space."""
+    tokens: list[bytes] = []
+    scores: list[float] = []
+    at = 4
+    while at < len(data) and (n_vocab is None or len(tokens) < n_vocab):
+        size = struct.unpack_from("<i", data, at + 4)[0] if at + 8 <= len(data) else -1
+        if not 0 <= size <= len(data) - at - 8:
+            raise ValueError(f"tokenizer.bin: token {len(tokens)} at byte {at} would have {size} bytes, the file has "
+                             f"{len(data)}; it is cut short, or another kind of file")
+        scores.append(struct.unpack_from("<f", data, at)[0])
+        tokens.append(data[at + 8 : at + 8 + size])
+        at += 8 + size
+    if len(tokens) < 3 or (n_vocab is not None and len(tokens) < n_vocab):
+        raise ValueError(f"tokenizer.bin: wanted {n_vocab or 'some'} tokens as the model has, got {len(tokens)}; "
+                         "it belongs to another model")
+    if at != len(data):
+        raise ValueError(f"tokenizer.bin: has more than the {n_vocab} tokens of the model ({len(data) - at} bytes are left); "
+                         "it belongs to another model")
+    pieces = [token.decode("utf-8", "surrogateescape") for token in tokens]
+    types = np.full(len(pieces), NORMAL)
+    types[:3] = UNKNOWN, CONTROL, CONTROL
+    types[3:259] = BYTE
+    if np.isnan(scores).any():
+        raise ValueError("tokenizer.bin: a score is not a number; the file is damaged")
+    vocab = dict(zip(pieces, range(len(pieces))))
+    vocab = {piece: i for piece, i in vocab.items() if i >= 3}
+    pieces[:3] = "<unk>", "<s>", "</s>"
+    return Tokenizer(pieces=lambda: pieces, n_vocab=len(pieces), model=_scored(pieces, np.asarray(scores), types, vocab, 0),
+                     piece_bytes=_llama2c_bytes, added=[Added("<s>", _BOS), Added("</s>", _EOS)], control=(0, _BOS, _EOS),
+                     prefix=" ", strip_space=True, bos=_BOS, add_bos=True, ends=(_EOS, _BOS))
+
+
+def _llama2c_bytes(piece: str) -> bytes:
+    if len(piece) == 6 and piece.startswith("<0x"):
+        return sentence_bytes(piece)
+    return piece.encode("utf-8", "surrogateescape")
