@@ -1,8 +1,8 @@
 """What the engine worker can be asked for, one file a task: requests of the page in, answers of a model family out.
 
 A task is loaded with its model and has one method for each request of workers/protocol.js that it serves. A method gets the
-parameters as plain values, `data` (JavaScript objects: sound, pictures, masks) and the Desk it reports to. Where a task has them,
-`load_options` names parameters of a load request that its load() takes, and forget() is called when its entries were run by others.
+parameters as plain values, `data` (JavaScript objects: sound, pictures, masks) and the Desk it reports to. Two things that a
+task may have: `load_options`, parameters of a load request that its load() takes; forget(), for when others ran its entries.
 """
 
 from __future__ import annotations
