@@ -232,6 +232,6 @@ def test_own_model_folder(browser, site):
         page.get_by_role("button", name=re.compile("Load the model")).click()
         wait_ready(page)
         try_sample(page)  # random weights: whatever it says, it ends
-        page.get_by_role("button", name="Back to tiny.en").click()
+        page.get_by_role("button", name="Back to Whisper tiny.en").click()
         try_sample(page)
         assert "small candle" in words(page)

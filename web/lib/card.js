@@ -1,6 +1,6 @@
 /**
- * The model card and how it runs: size and memory before anything is loaded, loading with its Stop, the choice of executor
- * and threads, what is in use and why, and where the time went.
+ * The model cards: which model, its size and memory before anything is loaded, loading with its Stop, a person's own files,
+ * the choice of executor and threads, what is in use and why, and where the time went.
  */
 import { device } from "./device.js";
 import { byId, el, formatBytes, sentence, setFacts, settings } from "./ui.js";
@@ -10,11 +10,15 @@ import { errorNotice, executorName, loadWords, Pace } from "./words.js";
 const RUNTIME_BYTES = 110e6;
 
 /**
- * @typedef {object} Kind what a page's model is like
- * @property {import("./link.js").Model} served the one that comes with the site
- * @property {string} about a sentence about it, until its manifest is read
+ * @typedef {object} Kind what a page's models are like
+ * @property {Served[]} served those that come with the site, the first to begin with
  * @property {string} family in words: "A Whisper folder needs ..."
+ * @property {{summary: string, about: Array<Node | string>, accept?: string}} own about a person's own; `accept`: endings of
+ *   files that can be picked one by one, where it need not be a folder
  * @property {(names: string[]) => string[]} missing what a folder with these files lacks
+ * @property {(files: File[]) => File[]} [useful] those to read of a folder's files
+ *
+ * @typedef {import("./link.js").Model & {about: string}} Served
  */
 
 /** The executor and threads that the person chose here before. @returns {import("./link.js").Choice} */
@@ -25,26 +29,38 @@ export function savedChoice() {
 }
 
 export class ModelCard {
-  #executor = byId("executor", HTMLSelectElement);
-  #threads = byId("threads", HTMLSelectElement);
-  #load = byId("load", HTMLButtonElement);
-  #stop = byId("load-stop", HTMLButtonElement);
-  #facts = byId("model-facts", HTMLDListElement);
-  #files = byId("own-files", HTMLInputElement);
+  /** @type {HTMLSelectElement} */
+  #executor;
+  /** @type {HTMLSelectElement} */
+  #threads;
+  /** @type {HTMLButtonElement} */
+  #load;
+  /** @type {HTMLButtonElement} */
+  #stop;
+  /** @type {HTMLDListElement} */
+  #facts;
   #pace = new Pace();
   /** @type {Array<[string, string]>} */
   #before = [];
   #bytes = 0;
+  /** The manifests of the served models by their addresses; null where there is none. @type {Map<string, any>} */
+  #manifests = new Map();
 
   /** Model or settings changed: what runs with the old ones is over. @type {() => void} */
   onReplace = () => {};
   /** @type {(button: HTMLButtonElement) => void} */
   onDiagnostics = () => {};
 
-  /** @param {import("./link.js").Link} link @param {Kind} kind */
+  /** Builds the cards in #model-cards. @param {import("./link.js").Link} link @param {Kind} kind */
   constructor(link, kind) {
     this.link = link;
     this.kind = kind;
+    byId("model-cards", HTMLDivElement).replaceChildren(modelCard(kind, link.model), runCard());
+    this.#executor = byId("executor", HTMLSelectElement);
+    this.#threads = byId("threads", HTMLSelectElement);
+    this.#load = byId("load", HTMLButtonElement);
+    this.#stop = byId("load-stop", HTMLButtonElement);
+    this.#facts = byId("model-facts", HTMLDListElement);
     const cores = device().cores;
     for (let n = 1; n <= Math.min(cores, 16); n++) this.#threads.append(el("option", { value: n, text: n }));
     this.#executor.value = link.choice.executor;
@@ -53,38 +69,55 @@ export class ModelCard {
     this.#threads.addEventListener("change", () => this.#choose());
     this.#load.addEventListener("click", () => void link.ready().catch(() => {}));
     this.#stop.addEventListener("click", () => link.stopLoading());
-    byId("own-open", HTMLButtonElement).addEventListener("click", () => this.#files.click());
-    byId("own-back", HTMLButtonElement).addEventListener("click", () => {
-      this.#replace(kind.served);
-      void this.readManifest();
-    });
-    this.#files.addEventListener("change", () => {
-      if (this.#files.files?.length) this.#own([...this.#files.files]);
-      this.#files.value = "";
-    });
+    byId("own-back", HTMLButtonElement).addEventListener("click", () => this.#serve(kind.served[0]));
+    for (const [button, input] of [["own-open", "own-files"], ["own-pick", "own-file"]]) {
+      const files = /** @type {HTMLInputElement | null} */ (document.getElementById(input));
+      if (!files) continue;
+      byId(button, HTMLButtonElement).addEventListener("click", () => files.click());
+      files.addEventListener("change", () => {
+        const chosen = [...files.files ?? []].filter((file) => file.webkitRelativePath.split("/").length <= 2);   // not of folders in it
+        if (chosen.length) this.own(chosen, chosen[0].webkitRelativePath.split("/")[0]);
+        files.value = "";                               // the same may be chosen again
+      });
+    }
+    for (const served of kind.served) {
+      document.getElementById(`model-${kind.served.indexOf(served)}`)?.addEventListener("change", () => this.#serve(served));
+    }
   }
 
-  /** Size and memory of the served model, from its manifest. Never waits for the engine. */
+  /** Size and memory of the served models, from their manifests. Never waits for the engine. */
   async readManifest() {
-    try {
-      const response = await fetch(new URL("manifest.json", String(this.kind.served.model)));
-      if (!response.ok) throw new Error(String(response.status));
-      const manifest = await response.json();
-      /** @type {Array<{path: string, bytes: number}>} */
-      const files = manifest.files;
-      this.#bytes = files.reduce((sum, file) => sum + file.bytes, 0);
-      this.#describe(this.#bytes, manifest.memory_bytes || undefined, manifest.licence);
-      if (manifest.about && this.link.model.model) byId("model-note", HTMLParagraphElement).textContent = String(manifest.about);
-    } catch {
-      this.#before = [];                                // the load itself will say what is wrong, with the address
-    }
+    await Promise.all(this.kind.served.map(async ({ model }) => {
+      try {
+        const response = await fetch(new URL("manifest.json", String(model)));
+        if (!response.ok) throw new Error(String(response.status));
+        this.#manifests.set(String(model), await response.json());
+      } catch {
+        this.#manifests.set(String(model), null);       // the load itself will say what is wrong, with the address
+      }
+    }));
+    this.#showServed();
+  }
+
+  /** What the manifests tell, in the list and of the chosen model. */
+  #showServed() {
+    this.kind.served.forEach(({ model, about }, i) => {
+      const manifest = this.#manifests.get(String(model));
+      const size = manifest ? bytesOf(manifest) : 0;
+      const words = document.getElementById(`model-${i}-facts`);
+      if (words) words.textContent = size ? `${formatBytes(size)}, ${formatMemory(manifest.memory_bytes || size * 1.1 + RUNTIME_BYTES)} of memory` : "";
+      if (model !== this.link.model.model) return;
+      this.#bytes = size;
+      byId("model-note", HTMLParagraphElement).textContent = String(manifest?.about || about);
+      if (manifest) this.#describe(size, manifest.memory_bytes || undefined, manifest.licence);
+      else this.#before = [];
+    });
     this.show();
   }
 
   /** @param {number} bytes @param {number | undefined} memory @param {string | undefined} licence */
   #describe(bytes, memory, licence) {
-    const needed = memory ?? bytes * 1.1 + RUNTIME_BYTES;
-    this.#before = [["Size", formatBytes(bytes)], ["Memory it needs", `about ${formatBytes(Math.ceil(needed / 10e6) * 10e6)}`], ["Licence", licence ?? ""]];
+    this.#before = [["Size", formatBytes(bytes)], ["Memory it needs", formatMemory(memory ?? bytes * 1.1 + RUNTIME_BYTES)], ["Licence", licence ?? ""]];
   }
 
   /** Bytes of the model's files; 0 while not known. */
@@ -92,22 +125,29 @@ export class ModelCard {
     return this.#bytes;
   }
 
-  /** @param {File[]} files */
-  #own(files) {
+  /** A person's own model, if these files are one. @param {File[]} files @param {string} folder its name, "" for loose files */
+  own(files, folder) {
     const outcome = byId("own-outcome", HTMLDivElement);
-    const names = files.map((file) => file.name);
-    const wanted = this.kind.missing(names);
+    const wanted = this.kind.missing(files.map((file) => file.name));
     if (wanted.length) {
+      byId("own", HTMLDetailsElement).open = true;
       outcome.replaceChildren(el("p", { class: "notice bad", role: "alert",
-        text: `${this.kind.family} needs ${wanted.join(", ")}; the chosen folder does not have ${wanted.length > 1 ? "them" : "it"}.` }));
+        text: `${this.kind.family} needs ${wanted.join(", ")}; ${folder ? "the chosen folder does" : "the chosen files do"} not have ${wanted.length > 1 ? "them" : "it"}.` }));
+      outcome.scrollIntoView({ block: "nearest" });
       return;
     }
     outcome.replaceChildren();
-    const folder = files[0].webkitRelativePath.split("/")[0] || "Your model";
-    const useful = files.filter((file) => /\.(json|safetensors|txt)$/.test(file.name));
+    const useful = this.kind.useful?.(files) ?? files.filter((file) => /\.(json|safetensors|txt)$/.test(file.name));
     this.#bytes = useful.reduce((sum, file) => sum + file.size, 0);
     this.#describe(this.#bytes, undefined, undefined);
-    this.#replace({ model: null, files: useful, name: folder });
+    this.#replace({ model: null, files: useful, name: folder || useful[0].name.replace(/\.[a-z0-9]+$/i, "") || "Your model" });
+    byId("model-note", HTMLParagraphElement).textContent = "Your own files, read on this device.";
+  }
+
+  /** @param {Served} served */
+  #serve(served) {
+    this.#replace(served);
+    this.#showServed();
   }
 
   /** @param {import("./link.js").Model} model */
@@ -115,9 +155,12 @@ export class ModelCard {
     this.onReplace();
     this.link.model = model;
     this.link.reset();
+    this.kind.served.forEach((served, i) => {
+      const choice = /** @type {HTMLInputElement | null} */ (document.getElementById(`model-${i}`));
+      if (choice) choice.checked = served.model === model.model;
+    });
     byId("own-back", HTMLButtonElement).hidden = model.model !== null;
     byId("model-name", HTMLHeadingElement).textContent = model.name;
-    byId("model-note", HTMLParagraphElement).textContent = model.model ? this.kind.about : "Your own files, read on this device.";
     this.show();
   }
 
@@ -126,7 +169,7 @@ export class ModelCard {
     settings.set("threads", this.#threads.value);
     const wasUp = this.link.state !== "idle" && this.link.state !== "failed";
     this.onReplace();
-    this.link.choice = savedChoice();
+    this.link.choice = { ...this.link.choice, ...savedChoice() };
     this.link.reset();
     if (wasUp) void this.link.ready().catch(() => {});
   }
@@ -149,7 +192,8 @@ export class ModelCard {
     const outcome = byId("load-outcome", HTMLDivElement);
     if (error && !outcome.hasChildNodes()) outcome.replaceChildren(errorNotice(error, (button) => this.onDiagnostics(button)));
     if (!error) outcome.replaceChildren();
-    setFacts(this.#facts, this.#before);
+    const { needs } = this.link;                          // the files know better than a manifest's sum
+    setFacts(this.#facts, this.#before.map(([name, value]) => [name, needs && name === "Memory it needs" ? formatMemory(needs) : value]));
     byId("run-why", HTMLParagraphElement).textContent = this.#why();
   }
 
@@ -174,6 +218,59 @@ export class ModelCard {
       ["Memory in use", info?.memory?.total ? formatBytes(info.memory.total) : null],
     ]);
   }
+}
+
+/** @param {{files: Array<{bytes: number}>}} manifest */
+const bytesOf = (manifest) => manifest.files.reduce((sum, file) => sum + file.bytes, 0);
+/** @param {number} bytes */
+const formatMemory = (bytes) => `about ${formatBytes(Math.ceil(bytes / 10e6) * 10e6)}`;
+
+/** Which model, and what it takes. @param {Kind} kind @param {import("./link.js").Model} first */
+function modelCard({ served, own, family }, first) {
+  const button = (/** @type {string} */ id, /** @type {string} */ text, hidden = false) =>
+    el("button", { type: "button", class: "button compact", id, text, hidden });
+  const list = served.length < 2 ? [] : [el("div", { class: "models", role: "radiogroup", "aria-label": "Models" },
+    ...served.map(({ name, model }, i) => el("label", {},
+      el("input", { type: "radio", name: "model", id: `model-${i}`, checked: model === first.model }),
+      el("span", { text: name }), el("span", { class: "small muted number", id: `model-${i}-facts` }))))];
+  const load = button("load", "Load the model", true);
+  load.classList.add("primary");
+  return el("section", { class: "card", "aria-labelledby": "model-name" },
+    el("h2", { id: "model-name", text: first.name }),
+    el("p", { class: "small muted", id: "model-note", text: served.find(({ model }) => model === first.model)?.about ?? "" }),
+    el("div", { class: "stack" },
+      ...list,
+      el("dl", { class: "facts", id: "model-facts" }),
+      el("div", { class: "meter", id: "load-meter", hidden: true },
+        el("progress", { id: "load-bar", max: 1, "aria-label": "Loading the model" }),
+        el("p", { class: "spread muted" }, el("span", { id: "load-doing" }), el("span", { id: "load-left" }))),
+      el("div", { id: "load-outcome" }),
+      el("div", { class: "row" }, load, button("load-stop", "Stop loading", true)),
+      el("details", { id: "own" },
+        el("summary", { class: "small", text: own.summary }),
+        el("div", { class: "stack small" },
+          el("p", {}, ...own.about),
+          el("div", { class: "row" },
+            ...(own.accept ? [button("own-pick", "Choose files")] : []),
+            button("own-open", own.accept ? "Choose a folder" : "Choose the folder"),
+            button("own-back", `Back to ${served[0].name}`, true)),
+          ...(own.accept ? [el("input", { type: "file", id: "own-file", accept: own.accept, multiple: true, "aria-label": `${family}: files`, hidden: true })] : []),
+          el("input", { type: "file", id: "own-files", webkitdirectory: true, multiple: true, "aria-label": "Model folder", hidden: true }),
+          el("div", { id: "own-outcome" })))));
+}
+
+/** How it runs. */
+function runCard() {
+  const options = [["auto", "Automatic"], ["wasm", "WASM SIMD"], ["numpy", "NumPy (slow)"]];
+  return el("section", { class: "card stack", "aria-labelledby": "run-title" },
+    el("h2", { id: "run-title", text: "How it runs" }),
+    el("div", { class: "fields" },
+      el("div", { class: "field" }, el("label", { for: "executor", text: "Executor" }),
+        el("select", { id: "executor" }, ...options.map(([value, text]) => el("option", { value, text })))),
+      el("div", { class: "field" }, el("label", { for: "threads", text: "Threads" }),
+        el("select", { id: "threads" }, el("option", { value: "", text: "Automatic" })))),
+    el("p", { class: "small", id: "run-why", text: "The model is not loaded yet." }),
+    el("dl", { class: "facts", id: "run-facts" }));
 }
 
 /** A progress bar at `part`, or moving while it is not known. @param {HTMLProgressElement} bar @param {number | null} part */

@@ -3,32 +3,12 @@
  * storage, or has no room, simply forgets; then the picture is encoded again.
  */
 
+import { database, done } from "./database.js";
+
 /** How many are kept. */
 const ROOM = 16;
-const NAME = "candlewick-embeddings";
-
-/** @type {Promise<IDBDatabase | null> | null} */
-let opening = null;
-
-/** @returns {Promise<IDBDatabase | null>} */
-function open() {
-  opening ??= new Promise((resolve) => {
-    try {
-      const request = indexedDB.open(NAME, 1);
-      request.onupgradeneeded = () => request.result.createObjectStore("embeddings", { keyPath: "key" }).createIndex("used", "used");
-      request.onsuccess = () => resolve(request.result);
-      request.onerror = request.onblocked = () => resolve(null);
-    } catch {
-      resolve(null);
-    }
-  });
-  return opening;
-}
-
-/** @template T @param {IDBRequest<T>} request @returns {Promise<T>} */
-const done = (request) => new Promise((resolve, reject) => {
-  request.onsuccess = () => resolve(request.result);
-  request.onerror = () => reject(request.error);
+const open = database("candlewick-embeddings", (made) => {
+  made.createObjectStore("embeddings", { keyPath: "key" }).createIndex("used", "used");
 });
 
 /**

@@ -4,7 +4,8 @@
  *
  * @typedef {"idle" | "loading" | "ready" | "busy" | "failed"} State
  * @typedef {{model: string | null, files?: File[], name: string}} Model
- * @typedef {{executor: "auto" | "wasm" | "numpy", threads: number | null}} Choice
+ * @typedef {{executor: "auto" | "wasm" | "numpy", threads: number | null, capacity?: number | null}} Choice
+ *   capacity: tokens that a language model shall have room for
  */
 import { Engine } from "../../workers/client.js";
 
@@ -36,6 +37,8 @@ export class Link {
   info = null;
   /** The last notification while loading. @type {any} */
   progress = null;
+  /** Bytes of memory that the model will take, once its files tell; null before. @type {number | null} */
+  needs = null;
   /** @type {any} */
   error = null;
 
@@ -57,14 +60,16 @@ export class Link {
   async #begin() {
     const stop = this.#stop = new AbortController();
     const { model, files } = this.model;
-    const { executor, threads } = this.choice;
+    const { executor, threads, capacity } = this.choice;
     const current = () => stop === this.#stop;
-    this.#set("loading", { info: null, progress: null, error: null });
+    this.#set("loading", { info: null, progress: null, needs: null, error: null });
     try {
       const info = await this.#engine.load(
-        { model, executor, ...(files && { files }), ...(threads && { threads }) },
+        { model, executor, ...(files && { files }), ...(threads && { threads }), ...(capacity && { capacity }) },
         { signal: stop.signal, onEvent: (/** @type {any} */ event) => {
-          if (current() && event.event === "progress" && !behind(event, this.progress)) this.#set("loading", { progress: event });
+          if (!current() || event.event !== "progress") return;
+          if (event.stage === "memory") this.#set("loading", { needs: event.total });
+          else if (!behind(event, this.progress)) this.#set("loading", { progress: event });
         } });
       if (current()) this.#set("ready", { info, progress: null });
       return info;
@@ -87,7 +92,7 @@ export class Link {
     } else if (!signal.aborted) {
       this.#stop = new AbortController();
     }
-    this.#set("idle", { info: null, progress: null, error: null });
+    this.#set("idle", { info: null, progress: null, needs: null, error: null });
   }
 
   /**
@@ -100,7 +105,7 @@ export class Link {
 
   /**
    * A request to the loaded model.
-   * @param {"transcribe" | "set_image" | "predict" | "everything" | "embedding"} method
+   * @param {"transcribe" | "set_image" | "predict" | "everything" | "embedding" | "generate"} method
    * @param {any} params as in workers/protocol.js
    * @param {{signal?: AbortSignal, onEvent?: (event: any) => void}} [how]
    * @returns {Promise<any>}
@@ -121,7 +126,7 @@ export class Link {
     return this.state === "ready" ? this.#engine.describe() : null;
   }
 
-  /** @param {State} state @param {{info?: any, progress?: any, error?: any}} more */
+  /** @param {State} state @param {{info?: any, progress?: any, needs?: number | null, error?: any}} more */
   #set(state, more) {
     this.state = state;
     Object.assign(this, more);

@@ -15,7 +15,7 @@ const PREFIX = "candlewick-site-";
 export const FILES = [
   "web/", "web/home.js", "web/style.css", "web/favicon.svg", "web/manifest.webmanifest", "web/samples/candle.wav",
   ..."cat coffee rocket".split(" ").map((name) => `web/samples/${name}.jpg`),
-  ..."audio card device embeddings formats geometry link mask offline outline picture recorder recorder.worklet sniff ui words".split(" ").map((name) => `web/lib/${name}.js`),
+  ..."audio card database device drop embeddings formats geometry link mask offline outline page picture recorder recorder.worklet sniff ui words".split(" ").map((name) => `web/lib/${name}.js`),
   "web/segment/", "web/segment/segment.css", ..."camera input model objects overlay page panel save session stage".split(" ").map((name) => `web/segment/${name}.js`),
   "web/whisper/", ..."input model options page player result".split(" ").map((name) => `web/whisper/${name}.js`),
   ..."boot checkpoint client engine.worker features files protocol sha256 storage thread.worker unzip wasm words".split(" ").map((name) => `workers/${name}.js`),

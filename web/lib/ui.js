@@ -36,6 +36,9 @@ export function el(tag, props = {}, ...children) {
   return node;
 }
 
+/** Words as a machine has them: the name of a file. @param {string} text */
+export const code = (text) => el("code", { text });
+
 /**
  * Fill a <dl class="facts"> with rows; a row whose value is null or "" is left out.
  * @param {HTMLElement} list

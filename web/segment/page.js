@@ -3,14 +3,14 @@
  * replaces the older, whose answers are dropped from then on.
  */
 import { ModelCard, savedChoice, showPart } from "../lib/card.js";
-import { diagnostics, graphics } from "../lib/device.js";
 import { isCancelled, Link } from "../lib/link.js";
 import { keepOffline } from "../lib/offline.js";
-import { readPicture } from "../lib/picture.js";
-import { byId, copyText, el, formatMs, saveFile, settings } from "../lib/ui.js";
+import { announce, copyDiagnostics, fileName, isTyping, listenForKeys, say, showChip } from "../lib/page.js";
+import { PictureError, readPicture } from "../lib/picture.js";
+import { byId, el, formatMs, saveFile, settings } from "../lib/ui.js";
 import { errorNotice, loadWords, Pace } from "../lib/words.js";
 import { Input } from "./input.js";
-import { runTimes, sam } from "./model.js";
+import { isModelFile, runTimes, sam } from "./model.js";
 import { isEmpty, Objects } from "./objects.js";
 import { Overlay } from "./overlay.js";
 import { percent, share, showCandidates, showThings } from "./panel.js";
@@ -21,7 +21,7 @@ import { Stage } from "./stage.js";
 /** @typedef {import("./objects.js").Thing} Thing */
 
 /** The engine starts first of all: the rest of the page is set up while it comes in. */
-const link = new Link(sam.served, savedChoice());
+const link = new Link(sam.served[0], savedChoice());
 const LOADED = "loaded.mobilesam";
 const isLocal = /^(localhost|127\.|\[::1\])/.test(location.hostname);
 if (isLocal || settings.get(LOADED)) void link.ready().catch(() => {});
@@ -39,7 +39,7 @@ const view = {
   job: byId("job", HTMLElement), name: byId("job-name", HTMLHeadingElement), facts: byId("job-facts", HTMLParagraphElement),
   stop: button("stop"), meter: byId("meter", HTMLDivElement), bar: byId("bar", HTMLProgressElement), doing: byId("doing", HTMLSpanElement),
   left: byId("left", HTMLSpanElement), outcome: byId("outcome", HTMLDivElement), away: byId("take-away", HTMLDivElement), hint: byId("hint", HTMLParagraphElement),
-  things: byId("things-card", HTMLElement), look: byId("look", HTMLElement), chip: byId("chip", HTMLParagraphElement), live: byId("live", HTMLParagraphElement),
+  things: byId("things-card", HTMLElement), look: byId("look", HTMLElement),
   undo: button("undo"), redo: button("redo"), clear: button("clear"), everything: button("everything"), refine: button("refine"),
   copy: button("copy"), cutout: button("cutout"), threshold: byId("threshold", HTMLInputElement), thresholdValue: byId("threshold-value", HTMLOutputElement),
   opacity: byId("opacity", HTMLInputElement), outline: byId("outline", HTMLInputElement), preview: byId("preview", HTMLInputElement),
@@ -55,12 +55,6 @@ let hover = null;
 let hovered = null;
 /** @type {unknown} */
 let lastError = null;
-
-/** Say it to those who do not see the page. @param {string} words */
-function announce(words) {
-  view.live.textContent = "";
-  setTimeout(() => { view.live.textContent = words; }, 30);
-}
 
 // ---- a picture ----------------------------------------------------------------------------------------------------
 
@@ -89,14 +83,14 @@ async function take(blob, name) {
   } catch (error) {
     if (signal.aborted || isCancelled(error) || error === lastError) return;
     lastError = error;
-    view.inputOutcome.replaceChildren(errorNotice(error, (from) => void copyDiagnostics(from), "This picture cannot be used"));
+    view.inputOutcome.replaceChildren(errorNotice(error, (from) => void tellDiagnostics(from), "This picture cannot be used"));
   }
 }
 
 /** @param {unknown} error */
 function fail(error) {
   lastError = error;
-  view.outcome.replaceChildren(errorNotice(error, (from) => void copyDiagnostics(from), "This cannot be segmented"));
+  view.outcome.replaceChildren(errorNotice(error, (from) => void tellDiagnostics(from), "This cannot be segmented"));
 }
 
 /** Name of the weights by content, from the manifest; null for a person's own files. */
@@ -281,7 +275,7 @@ function heldMask(thing) {
 
 function showAll() {
   const { picture } = session;
-  if (!picture) return showChip();
+  if (!picture) return showState();
   const active = objects.active, mask = objects.mask(active);
   for (const thing of objects.things) {
     const shown = objects.mask(thing);
@@ -301,7 +295,7 @@ function showAll() {
   view.cutout.disabled = view.copy.disabled = !mask;
   showProgress();
   showFacts();
-  showChip();
+  showState();
   paintSoon();
 }
 
@@ -340,15 +334,8 @@ function showProgress() {
   view.left.textContent = left;
 }
 
-function showChip() {
-  const { state, progress } = link;
-  const { part } = loadWords(progress);
-  const looking = session.state === "encoding" || !!search;
-  view.chip.dataset.state = state === "busy" && !looking ? "ready" : state;
-  view.chip.textContent = {
-    idle: "Not loaded", loading: part === null ? "Loading" : `Loading ${Math.floor(part * 100)}%`,
-    ready: "Ready", busy: looking ? "Looking" : "Ready", failed: "Not loaded",
-  }[state];
+function showState() {
+  showChip(link, session.state === "encoding" || search ? "Looking" : null);
 }
 
 // ---- taking away ------------------------------------------------------------------------------------------------------
@@ -364,8 +351,7 @@ async function save(ending, make) {
   const { picture } = session;
   if (!picture) return;
   try {
-    const name = picture.name.replace(/\.[a-z0-9]{1,5}$/i, "").replace(/[\\/:*?"<>|\u0000-\u001f]/g, "_").slice(0, 120) || "picture";
-    saveFile(`${name}${ending}`, await make(picture));
+    saveFile(`${fileName(picture.name, "picture")}${ending}`, await make(picture));
   } catch (error) {
     fail(error);
   }
@@ -394,38 +380,12 @@ async function copyCutOut() {
   }
 }
 
-/** @type {WeakMap<HTMLButtonElement, {words: string, timer: number}>} */
-const saying = new WeakMap();
-/** A word on a button for a moment. @param {HTMLButtonElement} on @param {string} words */
-function say(on, words) {
-  const before = saying.get(on);
-  clearTimeout(before?.timer);
-  const usual = before?.words ?? on.textContent ?? "";
-  on.textContent = words;
-  const timer = setTimeout(() => {
-    on.textContent = usual;
-    saying.delete(on);
-  }, 1600);
-  saying.set(on, { words: usual, timer });
-}
-
 /** @param {HTMLButtonElement} from where it was asked for */
-async function copyDiagnostics(from) {
-  const error = /** @type {any} */ (lastError ?? link.error);
-  const engine = await link.describe().catch((/** @type {any} */ why) => String(why?.message ?? why));
+async function tellDiagnostics(from) {
   const { picture, state, timings } = session;
-  const report = diagnostics({
-    engine: { state: link.state, choice: link.choice, own_model: link.model.model === null, info: link.info, describe: engine },
-    graphics: await graphics(),
+  await copyDiagnostics(from, link, lastError ?? link.error, {
     picture: picture && { state, width: picture.width, height: picture.height, bytes: picture.blob.size, type: picture.blob.type, timings, objects: objects.things.length },
-    error: error && { name: error.name, code: error.code, message: error.message, data: error.data ?? null, stack: error.stack ?? null },
   });
-  try {
-    await copyText(report);
-    say(from, "Copied");
-  } catch {
-    say(from, "Not copied");
-  }
 }
 
 // ---- wiring -------------------------------------------------------------------------------------------------------------
@@ -437,23 +397,26 @@ objects.onChange = () => {
 session.onChange = showAll;
 session.modelKey = modelKey;
 input.onPicture = (blob, name) => void take(blob, name);
-input.announce = announce;
+input.onModel = (files, folder) => {
+  if (!folder || files.some(({ name }) => name === "config.json" || isModelFile(name))) card.own(files, folder);
+  else input.onError(new PictureError("That is a folder. Drop one picture, or the folder of a Segment Anything model."));
+};
 input.onError = (error) => {
   lastError = error;
-  view.inputOutcome.replaceChildren(errorNotice(error, (from) => void copyDiagnostics(from), "This picture cannot be used"));
+  view.inputOutcome.replaceChildren(errorNotice(error, (from) => void tellDiagnostics(from), "This picture cannot be used"));
 };
 card.onReplace = () => {
   stopSearch();
   session.forget();
 };
-card.onDiagnostics = (from) => void copyDiagnostics(from);
+card.onDiagnostics = (from) => void tellDiagnostics(from);
 
 /** @type {any} */
 let shown = null;
 link.onChange = () => {
   card.show();
   if (session.state === "waiting") showProgress();
-  showChip();
+  showState();
   if (link.state === "ready" && link.info !== shown) {
     shown = link.info;
     if (link.model.model) settings.set(LOADED, "yes");
@@ -495,47 +458,26 @@ if (matchMedia("(pointer: coarse)").matches) {
   view.hint.textContent = "Tap what you want. Choose Background and tap what should not belong to it, or Box and draw one. Tap a point to remove it.";
 }
 const diagnosticsButton = button("diagnostics");
-diagnosticsButton.addEventListener("click", () => void copyDiagnostics(diagnosticsButton));
+diagnosticsButton.addEventListener("click", () => void tellDiagnostics(diagnosticsButton));
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", paintSoon);
 
 // ---- keyboard -----------------------------------------------------------------------------------------------------------
 
-const keysOn = byId("keys-on", HTMLInputElement);
-keysOn.checked = settings.get("keys", "on") === "on";
-keysOn.addEventListener("change", () => settings.set("keys", keysOn.checked ? "on" : "off"));
-
+const candidate = (/** @type {number} */ n) => {
+  const found = objects.active.region ? undefined : objects.candidates(objects.active)[n];
+  if (found) objects.edit({ choice: found.index });
+};
+listenForKeys({
+  o: () => input.openFile(), n: () => objects.add(), r: refine, e: () => void findEverything(), c: () => void copyCutOut(),
+  1: () => candidate(0), 2: () => candidate(1), 3: () => candidate(2), 4: () => candidate(3),
+}, stopAll);
 addEventListener("keydown", (event) => {
-  if (event.defaultPrevented) return;
-  const target = event.target;
-  const typing = target instanceof HTMLTextAreaElement || target instanceof HTMLSelectElement
-    || (target instanceof HTMLInputElement && !["range", "checkbox", "radio"].includes(target.type));
-  if (typing) return;
   const key = event.key.toLowerCase();
-  if ((event.ctrlKey || event.metaKey) && !event.altKey && (key === "z" || key === "y")) {
-    if (search) return;
-    event.preventDefault();
-    if (key === "y" || event.shiftKey) objects.redo();
-    else objects.undo();
-    return;
-  }
-  if (event.ctrlKey || event.metaKey || event.altKey) return;
-  if (event.key === "Escape") return stopAll();
-  if (event.repeat || !keysOn.checked) return;
-  const shortcuts = byId("shortcuts", HTMLDetailsElement);
-  const candidate = (/** @type {number} */ n) => {
-    const found = objects.active.region ? undefined : objects.candidates(objects.active)[n];
-    if (found) objects.edit({ choice: found.index });
-  };
-  /** @type {Record<string, () => void>} */
-  const keys = {
-    o: () => input.openFile(), n: () => objects.add(), r: refine, e: () => void findEverything(), c: () => void copyCutOut(),
-    1: () => candidate(0), 2: () => candidate(1), 3: () => candidate(2), 4: () => candidate(3),
-    "?": () => {
-      shortcuts.open = !shortcuts.open;
-      if (shortcuts.open) shortcuts.scrollIntoView({ block: "nearest" });
-    },
-  };
-  keys[key]?.();
+  if (event.defaultPrevented || event.altKey || !(event.ctrlKey || event.metaKey) || !(key === "z" || key === "y")) return;
+  if (search || isTyping(event.target)) return;
+  event.preventDefault();
+  if (key === "y" || event.shiftKey) objects.redo();
+  else objects.undo();
 });
 
 void card.readManifest();

@@ -7,6 +7,8 @@
  * @property {{samples: Float32Array, rate: number} | null} recording the microphone's samples; null for a file
  */
 import { AudioError, wavBlob } from "../lib/audio.js";
+import { listenForFiles } from "../lib/drop.js";
+import { announce } from "../lib/page.js";
 import { Recorder } from "../lib/recorder.js";
 import { byId, colour, drawBars, fitCanvas, formatClock } from "../lib/ui.js";
 
@@ -22,7 +24,6 @@ export class Input {
   #file = byId("file", HTMLInputElement);
   #open = byId("open", HTMLButtonElement);
   #sample = byId("sample", HTMLButtonElement);
-  #drop = byId("drop", HTMLDivElement);
   /** @type {Recorder | null} */
   #recorder = null;
   /** @type {"idle" | "starting" | "recording" | "ending"} */
@@ -35,27 +36,24 @@ export class Input {
 
   /** @type {(source: Source) => void} */
   onSource = () => {};
+  /** A folder was dropped. @type {(files: File[], name: string) => void} */
+  onFolder = () => {};
   /** @type {(error: unknown) => void} */
   onError = () => {};
   /** Something a person should know that is no fault. @type {(words: string) => void} */
   onNotice = () => {};
   /** The microphone is about to run: whatever plays should be quiet. @type {() => void} */
   onRecord = () => {};
-  /** @type {(words: string) => void} */
-  announce = () => {};
 
   constructor() {
     this.#record.addEventListener("click", () => void this.toggle());
     this.#open.addEventListener("click", () => this.openFile());
     this.#sample.addEventListener("click", () => void this.takeSample());
     this.#file.addEventListener("change", () => {
-      this.#take(this.#file.files);
+      this.#take([...this.#file.files ?? []]);
       this.#file.value = "";                            // the same file may be chosen again
     });
-    this.#listenForDrops();
-    addEventListener("paste", (event) => {
-      if (event.clipboardData?.files.length) this.#take(event.clipboardData.files);
-    });
+    listenForFiles({ onFiles: (files) => this.#take(files), onFolder: (files, name) => this.onFolder(files, name) });
     addEventListener("beforeunload", (event) => { if (this.#state === "recording") event.preventDefault(); });
   }
 
@@ -82,45 +80,15 @@ export class Input {
     }
   }
 
-  /** @param {FileList | null | undefined} files */
+  /** @param {File[]} files */
   #take(files) {
-    if (!files?.length) return;
+    if (!files.length) return;
     if (this.recording) {
       this.onNotice("A recording is running. Stop it first, then give the file again.");
       return;
     }
     this.onSource({ name: files[0].name, blob: files[0], recording: null });
     if (files.length > 1) this.onNotice(`One file at a time: of ${files.length} files this takes ${files[0].name}.`);
-  }
-
-  #listenForDrops() {
-    let depth = 0;
-    const files = (/** @type {DragEvent} */ event) => event.dataTransfer?.types.includes("Files") ?? false;
-    const end = () => { depth = 0; this.#drop.hidden = true; };
-    addEventListener("dragenter", (event) => {
-      if (!files(event)) return;
-      event.preventDefault();
-      depth++;
-      this.#drop.hidden = false;
-    });
-    addEventListener("dragover", (event) => {
-      if (!files(event)) return;
-      event.preventDefault();
-      if (event.dataTransfer) event.dataTransfer.dropEffect = "copy";
-    });
-    addEventListener("dragleave", () => { if (--depth <= 0) end(); });
-    addEventListener("dragend", end);
-    addEventListener("drop", (event) => {
-      end();
-      if (!event.dataTransfer || !files(event)) return;
-      event.preventDefault();
-      const item = [...event.dataTransfer.items].find((each) => each.kind === "file");
-      if (item?.webkitGetAsEntry?.()?.isDirectory) {
-        this.onError(new AudioError("That is a folder. Drop one sound or video file; a model folder goes under “Use another Whisper model”.", "folder"));
-      } else {
-        this.#take(event.dataTransfer.files);
-      }
-    });
   }
 
   /** Start recording, or stop and hand it over. */
@@ -135,7 +103,7 @@ export class Input {
     const recorder = this.#recorder = new Recorder();
     recorder.onLevel = (peak) => this.#show(peak);
     recorder.onLost = () => {
-      this.announce("The microphone went away; what was recorded is kept.");
+      announce("The microphone went away; what was recorded is kept.");
       void this.#end();
     };
     this.#levels = [];
@@ -149,7 +117,7 @@ export class Input {
       return;
     }
     this.#set("recording");
-    this.announce("Recording");
+    announce("Recording");
   }
 
   async #end() {

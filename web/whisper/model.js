@@ -1,13 +1,17 @@
 /**
  * The model of the Whisper page, and where the time of a run went.
  */
-import { formatMs } from "../lib/ui.js";
+import { code, formatMs } from "../lib/ui.js";
 
 /** @type {import("../lib/card.js").Kind} */
 export const whisper = {
-  served: { model: new URL("../../models/whisper-tiny.en/", import.meta.url).href, name: "Whisper tiny.en" },
-  about: "English speech to text.",
+  served: [{ model: new URL("../../models/whisper-tiny.en/", import.meta.url).href, name: "Whisper tiny.en", about: "English speech to text." }],
   family: "A Whisper folder",
+  own: {
+    summary: "Use another Whisper model",
+    about: ["A folder in Hugging Face form, with ", code("config.json"), ", ", code("tokenizer.json"), " and ", code("model.safetensors"),
+      ". It is read on this device, not sent anywhere."],
+  },
   missing(names) {
     const wanted = ["config.json", "tokenizer.json"].filter((name) => !names.includes(name));
     if (!names.some((name) => name.endsWith(".safetensors"))) wanted.push("model.safetensors");

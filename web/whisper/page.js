@@ -4,11 +4,11 @@
  */
 import { AudioError, blobPeaks, peaks, readSound } from "../lib/audio.js";
 import { ModelCard, savedChoice, showPart } from "../lib/card.js";
-import { diagnostics, graphics } from "../lib/device.js";
 import { formats } from "../lib/formats.js";
 import { isCancelled, Link } from "../lib/link.js";
 import { keepOffline } from "../lib/offline.js";
-import { byId, copyText, el, formatClock, formatFactor, formatMs, saveFile, settings } from "../lib/ui.js";
+import { announce, copied, copyDiagnostics, fileName, listenForKeys, showChip } from "../lib/page.js";
+import { byId, el, formatClock, formatFactor, formatMs, saveFile, settings } from "../lib/ui.js";
 import { loadWords, Pace } from "../lib/words.js";
 import { Input } from "./input.js";
 import { runTimes, whisper } from "./model.js";
@@ -19,7 +19,7 @@ import { errorNotice, Transcript } from "./result.js";
 /** @typedef {import("./input.js").Source} Source */
 
 /** The engine starts first of all: the rest of the page is set up while it comes in. */
-const link = new Link(whisper.served, savedChoice());
+const link = new Link(whisper.served[0], savedChoice());
 const LOADED = "loaded.whisper-tiny.en";
 const isLocal = /^(localhost|127\.|\[::1\])/.test(location.hostname);
 if (isLocal || settings.get(LOADED)) void link.ready().catch(() => {});
@@ -67,14 +67,8 @@ const view = {
   stop: byId("stop", HTMLButtonElement), again: byId("again", HTMLButtonElement), meter: byId("meter", HTMLDivElement),
   bar: byId("bar", HTMLProgressElement), doing: byId("doing", HTMLSpanElement), left: byId("left", HTMLSpanElement),
   away: byId("take-away", HTMLDivElement), copy: byId("copy", HTMLButtonElement), save: byId("save-recording", HTMLButtonElement),
-  quiet: byId("quiet", HTMLElement), chip: byId("chip", HTMLParagraphElement), live: byId("live", HTMLParagraphElement),
+  quiet: byId("quiet", HTMLElement),
 };
-
-/** Say it to those who do not see the page. @param {string} words */
-function announce(words) {
-  view.live.textContent = "";
-  setTimeout(() => { view.live.textContent = words; }, 30);
-}
 
 // ---- a job ------------------------------------------------------------------------------------------------------
 
@@ -245,7 +239,7 @@ function showJob() {
   if (job.read?.note) facts.push(job.read.note);
   view.facts.textContent = facts.join(" · ");
   if (active) showProgress(job);
-  showChip();
+  showChip(link, "Listening");
 }
 
 /** @param {Job} job */
@@ -273,20 +267,10 @@ function showProgress(job) {
   view.left.textContent = left;
 }
 
-function showChip() {
-  const { state, progress } = link;
-  const { part } = progress?.stage === "download" ? loadWords(progress) : { part: null };   // the other stages are short
-  view.chip.dataset.state = state;
-  view.chip.textContent = {
-    idle: "Not loaded", loading: part === null ? "Loading" : `Loading ${Math.floor(part * 100)}%`,
-    ready: "Ready", busy: "Listening", failed: "Not loaded",
-  }[state];
-}
-
 link.onChange = () => {
   card.show();
   if (current?.state === "waiting") showProgress(current);
-  showChip();
+  showChip(link, "Listening");
   if (link.state === "ready" && link.info !== shown) {
     shown = link.info;
     if (link.model.model) settings.set(LOADED, "yes");
@@ -301,7 +285,10 @@ let shown = null;
 // ---- wiring ---------------------------------------------------------------------------------------------------------
 
 input.onSource = begin;
-input.announce = announce;
+input.onFolder = (files, name) => {
+  if (files.some((file) => file.name === "config.json")) card.own(files, name);
+  else input.onError(new AudioError("That is a folder. Drop one sound or video file, or the folder of a Whisper model.", "folder"));
+};
 input.onNotice = (/** @type {string} */ words) => {
   inputOutcome.replaceChildren(el("p", { class: "notice", text: words }));
   announce(words);
@@ -312,11 +299,11 @@ input.onRecord = () => {
 };
 input.onError = (/** @type {unknown} */ error) => {
   lastError = error;                                    // beside the recorder: what was transcribed before stays
-  inputOutcome.replaceChildren(errorNotice(error, (button) => void copyDiagnostics(button)));
+  inputOutcome.replaceChildren(errorNotice(error, (button) => void tellDiagnostics(button)));
 };
 player.onTime = (/** @type {number} */ seconds) => transcript.follow(seconds);
 transcript.onSeek = (/** @type {number} */ seconds) => player.seek(seconds, true);
-transcript.onDiagnostics = card.onDiagnostics = (/** @type {HTMLButtonElement} */ button) => void copyDiagnostics(button);
+transcript.onDiagnostics = card.onDiagnostics = (/** @type {HTMLButtonElement} */ button) => void tellDiagnostics(button);
 card.onReplace = stopAll;
 view.stop.addEventListener("click", stopAll);
 view.again.addEventListener("click", () => {
@@ -326,88 +313,39 @@ view.again.addEventListener("click", () => {
   job.read = read;
   void run(job);
 });
-view.copy.addEventListener("click", () => void copyWords());
-view.save.addEventListener("click", () => { if (current) saveFile(`${fileName(current.source.name)}.wav`, current.source.blob); });
+view.copy.addEventListener("click", copyWords);
+view.save.addEventListener("click", () => { if (current) saveFile(`${fileName(current.source.name, "transcript")}.wav`, current.source.blob); });
 for (const button of view.away.querySelectorAll("button[data-format]")) {
   button.addEventListener("click", () => {
     const name = /** @type {HTMLElement} */ (button).dataset.format ?? "txt";
     if (!current?.result) return;
     const { write, type } = formats[name];
-    saveFile(`${fileName(current.source.name)}.${name}`, new Blob([write(current.result)], { type: `${type};charset=utf-8` }));
+    saveFile(`${fileName(current.source.name, "transcript")}.${name}`, new Blob([write(current.result)], { type: `${type};charset=utf-8` }));
   });
 }
 const diagnosticsButton = byId("diagnostics", HTMLButtonElement);
-diagnosticsButton.addEventListener("click", () => void copyDiagnostics(diagnosticsButton));
+diagnosticsButton.addEventListener("click", () => void tellDiagnostics(diagnosticsButton));
 
-/** A name without its ending and without what file systems refuse. @param {string} name */
-function fileName(name) {
-  return name.replace(/\.[a-z0-9]{1,5}$/i, "").replace(/[\\/:*?"<>|\u0000-\u001f]/g, "_").slice(0, 120) || "transcript";
-}
-
-async function copyWords() {
-  if (!current?.result) return;
-  await copied(view.copy, formats.txt.write(current.result).trimEnd());
-}
-
-/** @param {HTMLButtonElement} button @param {string} text */
-async function copied(button, text) {
-  const before = button.textContent;
-  try {
-    await copyText(text);
-    button.textContent = "Copied";
-    announce("Copied");
-  } catch (error) {
-    button.textContent = "Not copied";
-    announce(error instanceof Error ? error.message : String(error));
-  }
-  setTimeout(() => { button.textContent = before; }, 1600);
+function copyWords() {
+  if (current?.result) void copied(view.copy, formats.txt.write(current.result).trimEnd());
 }
 
 /** @param {HTMLButtonElement} button where it was asked for */
-async function copyDiagnostics(button) {
-  const error = /** @type {any} */ (lastError ?? link.error);
-  const engine = await link.describe().catch((/** @type {any} */ why) => String(why?.message ?? why));
+async function tellDiagnostics(button) {
   const job = current && {
     state: current.state, sound: current.read?.sound.kind ?? null, seconds: current.read?.seconds ?? null,
     bytes: current.source.blob.size, type: current.source.blob.type, microphone: !!current.source.recording,
     timings: current.result?.timings ?? null,
   };
-  const text = diagnostics({
-    engine: { state: link.state, choice: link.choice, own_model: link.model.model === null, info: link.info, describe: engine },
-    graphics: await graphics(), job,
-    error: error && { name: error.name, code: error.code, message: error.message, data: error.data ?? null, stack: error.stack ?? null },
-  });
-  await copied(button, text);
+  await copyDiagnostics(button, link, lastError ?? link.error, { job });
 }
 
-// ---- keyboard -------------------------------------------------------------------------------------------------------
-
-const keysOn = byId("keys-on", HTMLInputElement);
-keysOn.checked = settings.get("keys", "on") === "on";
-keysOn.addEventListener("change", () => settings.set("keys", keysOn.checked ? "on" : "off"));
-
-addEventListener("keydown", (event) => {
-  if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented) return;
-  if (event.key === "Escape") {
-    if (input.recording) void input.toggle();
-    else stopAll();
-    return;
-  }
-  const target = event.target;
-  const typing = target instanceof HTMLTextAreaElement || target instanceof HTMLSelectElement
-    || (target instanceof HTMLInputElement && target.type !== "range" && target.type !== "checkbox");
-  if (typing || event.repeat || !keysOn.checked) return;
-  const shortcuts = byId("shortcuts", HTMLDetailsElement);
-  /** @type {Record<string, () => void>} */
-  const keys = {
-    r: () => void input.toggle(), o: () => input.openFile(), s: () => void input.takeSample(),
-    p: () => { if (player.shown) player.toggle(); }, c: () => void copyWords(),
-    "?": () => {
-      shortcuts.open = !shortcuts.open;
-      if (shortcuts.open) shortcuts.scrollIntoView({ block: "nearest" });
-    },
-  };
-  keys[event.key.toLowerCase()]?.();
+listenForKeys({
+  r: () => void input.toggle(), o: () => input.openFile(), s: () => void input.takeSample(),
+  p: () => { if (player.shown) player.toggle(); }, c: copyWords,
+}, () => {
+  if (input.recording) void input.toggle();
+  else stopAll();
 });
 
 void card.readManifest();
