@@ -85,7 +85,7 @@ class Generator:
         A conversation whose last message is the assistant's is gone on with inside that message.
         """
         if isinstance(prompt, str):
-            ids = self.tokenizer.encode(prompt)
+            ids = self.tokenizer.prompt(prompt)
             if not ids and self.tokenizer.bos is not None:
                 ids = [self.tokenizer.bos]
         elif all(isinstance(item, Mapping) for item in prompt) and len(prompt):
@@ -124,8 +124,10 @@ class Generator:
         the text of the result; a last one with id None brings what was held back. stop is asked before every run; when it says
         yes, the result comes at once, with what there is and stop_reason "stopped". A new call ends one that is not over.
         """
-        answer = self.run = Answer(self, self.encode(prompt), options or GenerateOptions(), stop or (lambda: False),
-                                   isinstance(prompt, str))
+        ids = self.encode(prompt)
+        is_chat = not isinstance(prompt, str) and isinstance(prompt[0], Mapping)
+        begins = is_chat or ids == [self.tokenizer.bos]
+        answer = self.run = Answer(self, ids, options or GenerateOptions(), stop or (lambda: False), begins)
         async for event in answer.events():
             yield event
 
@@ -134,15 +136,14 @@ class Answer:
     """One text on its way."""
 
     def __init__(
-        self, generator: Generator, prompt: list[int], options: GenerateOptions, stop: Callable[[], bool], goes_on: bool
+        self, generator: Generator, prompt: list[int], options: GenerateOptions, stop: Callable[[], bool], begins: bool
     ) -> None:
-        """goes_on: the text follows the prompt's text without a break, so its first space counts."""
+        """begins: the answer is a text of its own; otherwise it goes on with the prompt's, and its first space counts."""
         self.generator, self.model, self.executor = generator, generator.model, generator.executor
         self.prompt, self.options, self.stop = prompt, options, stop
         self.seed = random_seed() if options.seed is None else options.seed
         self.sampler = Sampler(options, self.seed, prompt)
-        start = goes_on and prompt == [generator.tokenizer.bos]
-        self.stream = generator.tokenizer.stream(start=start or not goes_on)
+        self.stream = generator.tokenizer.stream(start=begins)
         self.stops = StopStrings(options.stop)
         self.tokens: list[int] = []
         self.texts: list[str] = []
