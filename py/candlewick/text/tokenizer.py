@@ -50,9 +50,10 @@ class Tokenizer:
     def __init__(self, *, pieces: Callable[[], Sequence[str] | Mapping[int, str]], n_vocab: int, model: Model,
                  piece_bytes: Callable[[str], bytes], normal: Sequence[Normal] = (), steps: Sequence[Step] = (),
                  added: Sequence[Added] = (), control: Iterable[int] = (), prefix: str = "", strip_space: bool = False,
-                 bos: int | None = None, add_bos: bool = False, ends: Iterable[int] = ()) -> None:
+                 bos: int | None = None, eos: int | None = None, add_bos: bool = False, ends: Iterable[int] = ()) -> None:
         self.n_vocab, self.model, self.vocab = n_vocab, model, model.vocab
-        self.bos, self.add_bos, self.ends = bos, add_bos and bos is not None, frozenset(ends)
+        self.bos, self.eos, self.add_bos = bos, eos, add_bos and bos is not None
+        self.ends = frozenset(ends) | ({eos} if eos is not None else set())
         self.added = {token.text: token.id for token in added}
         self.special = {token.text: token.id for token in added if token.controls}
         self.control = frozenset(control) | {token.id for token in added if token.special}

@@ -84,8 +84,9 @@ def from_json(data: str | Mapping[str, Any], config: Mapping[str, Any] | None = 
     find = lambda name: names.get(name, vocab.get(name))  # noqa: E731
     bos = _token_id(config.get("bos_token_id"), find(_name(config.get("bos_token"))), "bos_token_id")
     listed = config.get("eos_token_id")
-    ends = {_token_id(i, None, "eos_token_id") for i in (listed if isinstance(listed, list) else [listed])}
-    ends |= {find(_name(config.get("eos_token")))} | {token.id for token in added if token.text in END_NAMES}
+    listed = [_token_id(i, None, "eos_token_id") for i in (listed if isinstance(listed, list) else [listed])]
+    eos = find(_name(config.get("eos_token")))
+    ends = {*listed, *(token.id for token in added if token.text in END_NAMES)}
     return Tokenizer(
         pieces=lambda: {i: piece for piece, i in vocab.items()},
         n_vocab=1 + max(max(vocab.values(), default=-1), max(names.values(), default=-1)),
@@ -97,6 +98,7 @@ def from_json(data: str | Mapping[str, Any], config: Mapping[str, Any] | None = 
         prefix=prefix,
         strip_space=_strips(spec.get("decoder")),
         bos=bos,
+        eos=listed[0] if eos is None else eos,
         add_bos=_adds(spec, config, bos),
         ends=ends - {None},
     )

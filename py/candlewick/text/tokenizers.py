@@ -60,12 +60,12 @@ def _from_gguf(meta: Mapping[str, Any]) -> Tokenizer:
     for i in control:  # no merging of typed text may end there
         vocab.pop(tokens[i], None)
     bos, eos, unknown = (_token_id(get(f"{name}_token_id"), name, n) for name in ("bos", "eos", "unknown"))
-    ends = {_token_id(get(f"{name}_token_id"), name, n) for name in ("eot", "eom")} | {eos}
+    ends = {_token_id(get(f"{name}_token_id"), name, n) for name in ("eot", "eom")}
     ends |= {token.id for token in added if token.text in END_NAMES}
     pre = str(get("pre", "default"))
     add_bos = bool(get("add_bos_token", kind == "llama" or pre in WHOLE_WORDS))
     shared: dict[str, Any] = {"pieces": lambda: tokens, "n_vocab": n, "added": added, "control": control, "bos": bos,
-                              "add_bos": add_bos, "ends": ends - {None}}
+                              "eos": eos, "add_bos": add_bos, "ends": ends - {None}}
     if kind == "gpt2":
         model: Model = BPE(vocab, _strings(get("merges"), "merges"), by_bytes=True, unknown=unknown, whole=pre in WHOLE_WORDS,
                            place="tokenizer.ggml.merges")
@@ -150,7 +150,7 @@ def _from_llama2c(data: bytes, n_vocab: int | None) -> Tokenizer:
     pieces[:3] = "<unk>", "<s>", "</s>"
     return Tokenizer(pieces=lambda: pieces, n_vocab=len(pieces), model=_scored(pieces, np.asarray(scores), types, vocab, 0),
                      piece_bytes=_llama2c_bytes, added=[Added("<s>", _BOS), Added("</s>", _EOS)], control=(0, _BOS, _EOS),
-                     prefix=" ", strip_space=True, bos=_BOS, add_bos=True, ends=(_EOS, _BOS))
+                     prefix=" ", strip_space=True, bos=_BOS, eos=_EOS, add_bos=True, ends=(_BOS,))
 
 
 def _llama2c_bytes(piece: str) -> bytes:
