@@ -24,12 +24,6 @@ const THREAD_START_MS = 15000;
 /** Longest wait for the other threads to leave a run that thread 0 has left. */
 const JOIN_MS = 10000;
 
-/** Codes of the kernels' `pack`, as in abi.py. */
-const PACK_KINDS = { flat: 0, panels: 1 };
-const SOURCE_DTYPES = { f32: 0, f16: 1, bf16: 2, f64: 3 };
-const W_DTYPES = { f32: 0, f16: 1, bf16: 2 };
-const ITEM_BYTES = { f32: 4, f16: 2, bf16: 2, f64: 8 };
-const PANEL_ROWS = 12;
 /** Bytes packed between two looks at the event loop. */
 const TURN_BYTES = 16 << 20;
 
@@ -311,7 +305,7 @@ export class KernelHost {
   /**
    * Stream byte ranges of files into the staging area, chunk by chunk, and pack each to where Python wants it. The next chunk
    * is on its way from a slow source while this one is packed.
-   * @param {string} recipe JSON {staging, staging_bytes, tensors: [{file, start, end, dtype, kind, dst, dst_dtype, n, k, taps}]}
+   * @param {string} recipe JSON {staging, staging_bytes, tensors: [{file, start, row_bytes, unit, codes, dst, n, k, taps}]}, see layout.py
    * @param {((done: number, total: number) => void) | null} onProgress
    */
   async loadWeights(recipe, onProgress) {
@@ -328,19 +322,9 @@ export class KernelHost {
       if (next instanceof Promise) await next;
       next = i + 1 < chunks.length ? fill(i + 1) : null;
       if (next instanceof Promise) next.catch(() => {}); // awaited in the next round, unless this one throws first
-      const t = chunk.tensor;
-      this.pack(
-        PACK_KINDS[/** @type {"flat"} */ (t.kind)],
-        halves[i % 2],
-        SOURCE_DTYPES[/** @type {"f32"} */ (t.dtype)],
-        t.dst,
-        chunk.row,
-        chunk.rows,
-        t.n,
-        t.k,
-        t.taps ?? 1,
-        W_DTYPES[/** @type {"f32"} */ (t.dst_dtype)],
-      );
+      const { codes, dst, n, k, taps } = chunk.tensor;
+      const [kind, dtype, dstDtype] = codes;
+      this.pack(kind, halves[i % 2], dtype, dst, chunk.row, chunk.rows, n, k, taps, dstDtype);
       done += chunk.bytes;
       sinceTurn += chunk.bytes;
       if (sinceTurn >= TURN_BYTES || i + 1 === chunks.length) {
@@ -389,17 +373,10 @@ export class KernelHost {
 
 /** @typedef {{tensor: any, row: number, rows: number, start: number, bytes: number}} Chunk */
 
-/** Whole rows of one tensor that fit into `room` bytes; panels in multiples of a panel. @param {any} tensor @param {number} room @returns {Chunk[]} */
+/** Whole rows of one tensor that fit into `room` bytes, in multiples of its unit. @param {any} tensor @param {number} room @returns {Chunk[]} */
 function cut(tensor, room) {
-  const { start, end, dtype, kind, n, k } = tensor;
-  const rowBytes = k * ITEM_BYTES[/** @type {"f32"} */ (dtype)];
-  const unit = kind === "panels" ? PANEL_ROWS : 1;
+  const { start, n, row_bytes: rowBytes, unit } = tensor;
   const rows = Math.floor(room / rowBytes / unit) * unit;
-  if (!rowBytes || n * rowBytes !== end - start)
-    throw new EngineError(
-      "internal",
-      `load_weights: ${n} rows of ${k} ${dtype} do not fill bytes ${start} to ${end} of ${tensor.file}`,
-    );
   if (!rows)
     throw new EngineError(
       "internal",

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from candlewick.executors.wasm import abi, build
-from candlewick.executors.wasm.layout import pack_panels
+from candlewick.executors.wasm.layout import FLOATS, pack_panels, recipe_line
 from candlewick.weights.source import MemorySource
 
 pytest.importorskip("wasmtime", reason="kernel tests in CPython need wasmtime (requirements-dev.txt)")
@@ -398,7 +398,7 @@ def test_fill_and_cast(kernels):
 # ---- packing -------------------------------------------------------------------------------------------------------
 
 def test_pack_flat_widens_exactly(kernels, rng):
-    for dtype in abi.SOURCE_DTYPES:
+    for dtype in FLOATS:
         w = rng.normal(0, 1, (6, 5))
         if dtype == "bf16":
             source, want = to_bfloat(w)
@@ -437,8 +437,7 @@ async def test_load_weights_streams_in_pieces(kernels, rng):
     n_bytes = [abi.panel_bytes(50, 24, "f16"), abi.panel_bytes(30, 24, "f32"), 77 * 4]
     places = [kernels.room(n) for n in n_bytes]
     shapes = [("f16", "panels", "f16", 50, 24, 1), ("f32", "panels", "f32", 30, 24, 3), ("f64", "flat", "f32", 77, 1, 1)]
-    tensors = [{"file": "file", "start": start, "end": start + len(part), "dtype": dtype, "kind": kind, "dst": dst,
-                "dst_dtype": dst_dtype, "n": n, "k": k, "taps": taps}
+    tensors = [recipe_line("file", start, start + len(part), dtype, kind, dst, n, k, taps, dst_dtype)
                for start, part, dst, (dtype, kind, dst_dtype, n, k, taps) in zip(starts, parts, places, shapes, strict=True)]
     staging = kernels.room(2400)
     seen = []
@@ -451,9 +450,8 @@ async def test_load_weights_streams_in_pieces(kernels, rng):
     assert (np.frombuffer(read[2], np.float32) == vector.astype(np.float32)).all()
     with pytest.raises(HostError, match="too small"):
         await kernels.host.load_weights(json.dumps({"staging": staging, "staging_bytes": 16, "tensors": tensors}))
-    tensors[0]["n"] = 49
-    with pytest.raises(HostError, match="the range has 2400"):
-        await kernels.host.load_weights(json.dumps({"staging": staging, "staging_bytes": 2400, "tensors": tensors}))
+    with pytest.raises(ValueError, match="are 2352, not 2400"):
+        recipe_line("file", 0, 2400, "f16", "panels", 0, 49, 24, 1, "f16")
 
 
 def test_memory_beyond_32_bits_is_refused(kernels):

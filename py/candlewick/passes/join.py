@@ -9,9 +9,10 @@ from __future__ import annotations
 import os.path
 from collections import Counter, defaultdict
 
+from ..dtypes import DTYPES
 from ..program import Instruction, Program, Value
 
-MULTIPLE = 12
+MULTIPLE = {"float": 12, "quant": 8}
 """Only weights whose row count is a multiple of this are joined: kernels read weights in panels of so many rows."""
 
 
@@ -19,10 +20,10 @@ def join_linears(program: Program) -> Program:
     """Groups of two or more plain linears of one x become one linear and a slice for each."""
     written = {i.out.name for i in program.instructions if i.out.kind == "state"}
     reads = Counter(a.name for i in program.instructions for a in i.args if a is not None and a.kind == "weight")
-    groups: dict[str, list[Instruction]] = defaultdict(list)
+    groups: dict[tuple[str, str], list[Instruction]] = defaultdict(list)
     for i in program.instructions:
         if i.op == "linear" and _plain(i) and i.args[0].name not in written and reads[i.args[1].name] == 1:
-            groups[i.args[0].name].append(i)
+            groups[_key(i)].append(i)
     groups = {x: g for x, g in groups.items() if len(g) > 1 and len({i.args[4] for i in g}) == 1}
     if not groups:
         return program
@@ -31,9 +32,13 @@ def join_linears(program: Program) -> Program:
     for i in program.instructions:
         if i.out.name not in member or i.out.kind != "temp":
             code.append(i)
-        elif i is groups[i.args[0].name][0]:
-            code.extend(_join(groups[i.args[0].name]))
+        elif i is groups[_key(i)][0]:
+            code.extend(_join(groups[_key(i)]))
     return program.replace(instructions=tuple(code))
+
+
+def _key(i: Instruction) -> tuple[str, str]:
+    return i.args[0].name, i.args[1].dtype
 
 
 def _plain(i: Instruction) -> bool:
@@ -42,7 +47,7 @@ def _plain(i: Instruction) -> bool:
         x.kind in ("temp", "input", "state")
         and w.kind == "weight"
         and not w.parts
-        and w.shape[0] % MULTIPLE == 0
+        and w.shape[0] % MULTIPLE[DTYPES[w.dtype].kind] == 0
         and residual is None
         and i.attrs["activation"] == i.attrs["final"] == "none"
     )
@@ -51,8 +56,6 @@ def _plain(i: Instruction) -> bool:
 def _join(group: list[Instruction]) -> list[Instruction]:
     x = group[0].args[0]
     weights = [i.args[1] for i in group]
-    if len({w.dtype for w in weights}) > 1:
-        return group
     n = sum(w.shape[0] for w in weights)
     weight = Value(
         _name([w.name for w in weights]), weights[0].dtype, (n, weights[0].shape[1]), "weight", parts=tuple(weights)

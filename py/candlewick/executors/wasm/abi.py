@@ -11,6 +11,9 @@ strides and sizes are in elements; names in FLOATS are float32 bit patterns; act
 PANEL = 12
 """Columns in one weight panel. A 3 x 12 register tile needs 9 accumulators, the most that V8 keeps in registers."""
 
+QPANEL = 8
+"""Rows in one panel of a block-quantised weight: two vectors of four rows share what is broadcast of x."""
+
 THREAD_SCRATCH_BYTES = 1 << 19
 """Private scratch of each thread: one float32 panel block of a half-precision weight, or one attention tile."""
 
@@ -18,7 +21,12 @@ FLOATS = {"eps", "scale", "value"}
 
 KERNELS: dict[str, tuple[str, ...]] = {
     # y[m, n] = final(activation(x[m, k] . w[n, k] + bias[n]) + residual[m, n]); w in panels; rows of x may overlap (conv1d).
-    "linear": ("x", "ldx", "w", "bias", "residual", "ldr", "y", "ldy", "m", "n", "k", "w_dtype", "activation", "final"),
+    # count: address of an int32, or 0: rows from there on are zeros.
+    "linear": ("x", "ldx", "w", "bias", "residual", "ldr", "y", "ldy", "m", "n", "k", "w_dtype", "activation", "final",
+               "count"),
+    # The same with a block-quantised w; scratch (quantised_scratch_bytes) holds the quantised rows of x where m > 1.
+    "linear_q": ("x", "ldx", "w", "bias", "residual", "ldr", "y", "ldy", "m", "n", "k", "w_dtype", "activation", "final",
+                 "count", "scratch"),
     # One head after another: y = softmax(scale q.k^T) v. causal: query i sees keys <= *start + i.
     # n_group query heads share one key head. scratch holds the packed keys and values when n_q is large, else 0. bias
     # (or 0) is added to the scores: head h, query i, key j at h * bias_head + i * bias_row + j.
@@ -28,6 +36,7 @@ KERNELS: dict[str, tuple[str, ...]] = {
     "layer_norm": ("x", "w", "b", "y", "m", "n", "eps"),
     # ids[m] -> y[m, n]; table is a weight in panels of `PANEL` rows.
     "embedding": ("ids", "table", "y", "m", "n", "n_rows", "w_dtype"),
+    "embedding_q": ("ids", "table", "y", "m", "n", "n_rows", "w_dtype"),
     # Up to four dimensions, float32 or int32 words. `offset` is the address of an int32 (or 0) multiplied by offset_stride,
     # clamped to [0, offset_max] first, and added to dst (into_dst = 1) or src (into_dst = 0): update and dynamic rows.
     "copy": ("src", "dst", "d0", "d1", "d2", "d3", "s0", "s1", "s2", "s3", "t0", "t1", "t2", "t3",
@@ -68,8 +77,13 @@ KERNELS: dict[str, tuple[str, ...]] = {
 IDS = {name: index for index, name in enumerate(KERNELS)}
 
 W_DTYPES = {"f32": 0, "f16": 1, "bf16": 2}
-SOURCE_DTYPES = {**W_DTYPES, "f64": 3}
-"""What the exported `pack` reads; kernels themselves take W_DTYPES."""
+"""What kernels read in panels of `PANEL` rows."""
+Q_DTYPES = {"q4_0": 4, "q4_1": 5, "q5_0": 6, "q5_1": 7, "q8_0": 8, "q2_k": 9, "q3_k": 10, "q4_k": 11, "q5_k": 12, "q6_k": 13}
+"""What `linear_q` and `embedding_q` read in panels of `QPANEL` rows (kernels/quant.h)."""
+SOURCE_DTYPES = {**W_DTYPES, "f64": 3, **Q_DTYPES, "q8_1": 14, "q8_k": 15}
+"""What the exported `pack` reads."""
+STORED_AS = {"f64": "f32", "q8_1": "q8_0", "q8_k": "f32"}
+"""What becomes of the types that no kernel reads: q8_1 has sums that are not needed, q8_k is hardly ever in a file."""
 PACK_KINDS = {"flat": 0, "panels": 1}
 ACTIVATIONS = {"none": 0, "gelu": 1, "relu": 2, "silu": 3}
 UNARY = {name: index for index, name in enumerate(
@@ -78,9 +92,22 @@ BINARY = {name: index for index, name in enumerate("add sub mul div maximum mini
 REDUCE = {name: index for index, name in enumerate("sum mean max argmax log_sum_exp".split())}
 
 
+Q_BLOCKS = {"q4_0": (32, 18), "q4_1": (32, 20), "q5_0": (32, 22), "q5_1": (32, 24), "q8_0": (32, 34), "q2_k": (256, 164),
+            "q3_k": (256, 146), "q4_k": (256, 148), "q5_k": (256, 180), "q6_k": (256, 210)}
+"""Numbers of one row that share a scale, and their bytes in a panel."""
+
+
 def panel_bytes(n: int, k: int, dtype: str) -> int:
     """Bytes of a weight (n, k) in panels: ceil(n / PANEL) panels, each k rows of PANEL values; the rest is zero."""
+    if dtype in Q_BLOCKS:
+        block, n_bytes = Q_BLOCKS[dtype]
+        return -(-n // QPANEL) * QPANEL * (k // block) * n_bytes
     return -(-n // PANEL) * PANEL * k * {"f32": 4, "f16": 2, "bf16": 2}[dtype]
+
+
+def quantised_scratch_bytes(m: int, k: int) -> int:
+    """Arena bytes that `linear_q` wants for m rows of quantised x: blocks of 32 are at most 80 bytes; one row needs none."""
+    return m * (k // 32) * 80 if m > 1 else 0
 
 
 def attention_scratch_bytes(n_kv_head: int, n_q: int, n_k: int, d: int) -> int:

@@ -48,7 +48,7 @@ def module_path(variant: str) -> Path:
 def header() -> str:
     """The text of `kernels/abi.h`: ids, one struct of arguments a kernel, and the codes of `abi.py`."""
     lines = ["/* Written by build.py from abi.py: change that table, not this file. */", "#pragma once",
-             "#include <stdint.h>", "", f"#define PANEL {abi.PANEL}"]
+             "#include <stdint.h>", "", f"#define PANEL {abi.PANEL}", f"#define QPANEL {abi.QPANEL}"]
     lines.append(f"#define ATTENTION_PACK_MIN {abi.ATTENTION_PACK_MIN}")
     lines.append("#define KERNELS(X) " + " ".join(f"X({name})" for name in abi.KERNELS))
     lines.append("")

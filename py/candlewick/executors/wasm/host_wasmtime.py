@@ -27,7 +27,6 @@ from .build import module_path
 PAGE = 65536
 STACK_BYTES = 65536
 MAX_PAGES = 65535
-ITEM_BYTES = {"f32": 4, "f16": 2, "bf16": 2, "f64": 8}
 DONE, STOPPED, FAILED, BAD_CODE = 0, 1, 2, 3
 
 
@@ -200,28 +199,23 @@ class Host:
     async def load_weights(self, recipe: str, on_progress: Callable[[int, int], None] | None = None) -> None:
         """Streams byte ranges of checkpoint files through a staging area into packed weights.
 
-        recipe is JSON {"staging": address, "staging_bytes": n, "tensors": [{"file", "start", "end", "dtype",
-        "kind": "flat" | "panels", "dst", "dst_dtype", "n", "k", "taps"}]}; see kernels/pack.c. Chunks are whole
-        rows, in panels multiples of 12. on_progress(done bytes, total bytes) is called after each chunk.
+        recipe is JSON {"staging": address, "staging_bytes": n, "tensors": [lines of `layout.recipe_line`]}; see kernels/pack.c.
+        on_progress(done bytes, total bytes) is called after each chunk.
         """
         plan = json.loads(recipe)
         staging, room, tensors = plan["staging"], plan["staging_bytes"], plan["tensors"]
-        total, done = sum(tensor["end"] - tensor["start"] for tensor in tensors), 0
+        total, done = sum(tensor["n"] * tensor["row_bytes"] for tensor in tensors), 0
         for tensor in tensors:
-            n, k, row_bytes = tensor["n"], tensor["k"], tensor["k"] * ITEM_BYTES[tensor["dtype"]]
-            if n * row_bytes != tensor["end"] - tensor["start"]:
-                raise HostError(f"{tensor['file']} bytes {tensor['start']} to {tensor['end']}: {n} rows of {row_bytes} "
-                                f"bytes are {n * row_bytes}, the range has {tensor['end'] - tensor['start']}")
-            unit = abi.PANEL if tensor["kind"] == "panels" else 1
+            n, k, row_bytes, unit = (tensor[name] for name in ("n", "k", "row_bytes", "unit"))
+            kind, dtype, dst_dtype = tensor["codes"]
             step = room // row_bytes // unit * unit
             if step == 0:
-                raise HostError(f"staging of {room} bytes is too small for rows of {row_bytes} bytes")
+                raise HostError(f"staging of {room} bytes is too small for {unit} rows of {row_bytes} bytes")
             for row in range(0, n, step):
                 rows, start = min(step, n - row), tensor["start"] + row * row_bytes
                 data = await self.sources[tensor["file"]].read(start, start + rows * row_bytes)
                 self.write(staging, data)
-                self.pack(abi.PACK_KINDS[tensor["kind"]], staging, abi.SOURCE_DTYPES[tensor["dtype"]], tensor["dst"],
-                          row, rows, n, k, tensor["taps"], abi.SOURCE_DTYPES[tensor["dst_dtype"]])
+                self.pack(kind, staging, dtype, tensor["dst"], row, rows, n, k, tensor["taps"], dst_dtype)
                 done += len(data)
                 if on_progress:
                     on_progress(done, total)

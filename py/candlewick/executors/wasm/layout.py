@@ -8,11 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from ...dtypes import DTYPES
+from ...dtypes import DTYPES, n_bytes
 from ...passes.memory import ALIGN
 from ...program import Value
 from ..plan import Plan
-from .abi import PANEL, W_DTYPES, panel_bytes
+from .abi import PACK_KINDS, PANEL, Q_DTYPES, QPANEL, SOURCE_DTYPES, STORED_AS, W_DTYPES, panel_bytes
+
+FLOATS = (*W_DTYPES, "f64")
+"""What can become flat float32."""
 
 
 def pack_panels(weight: np.ndarray) -> np.ndarray:
@@ -23,6 +26,19 @@ def pack_panels(weight: np.ndarray) -> np.ndarray:
     panels = np.zeros((-(-n // PANEL) * PANEL, k), weight.dtype)
     panels[:n] = weight
     return np.ascontiguousarray(panels.reshape(-1, PANEL, k).transpose(0, 2, 1))
+
+
+def recipe_line(file: str, start: int, end: int, dtype: str, kind: str, dst: int, n: int, k: int, taps: int = 1,
+                dst_dtype: str = "f32") -> dict[str, Any]:
+    """Bytes [start, end) of a file, n rows of k (channels, taps) of `dtype`, on their way to dst: flat or in panels.
+
+    Hosts read whole rows, in panels multiples of `unit`, and hand `codes` (kind, dtype, dst_dtype) to the kernels' `pack`.
+    """
+    row_bytes, unit = n_bytes(dtype, k), 1 if kind == "flat" else QPANEL if dst_dtype in Q_DTYPES else PANEL
+    if n * row_bytes != end - start:
+        raise ValueError(f"{file}, bytes {start} to {end}: {n} rows of {k} {dtype} are {n * row_bytes}, not {end - start}")
+    return {"file": file, "start": start, "row_bytes": row_bytes, "unit": unit, "dst": dst, "n": n, "k": k, "taps": taps,
+            "codes": [PACK_KINDS[kind], SOURCE_DTYPES[dtype], SOURCE_DTYPES[dst_dtype]]}
 
 
 class Layout:
@@ -79,9 +95,11 @@ class Layout:
                 address += part.size * 4
         return self.weights[key]
 
-    def panels(self, v: Value) -> tuple[int, int]:
-        """A weight in panels -> (address, w_dtype). 16-bit weights stay 16 bits, everything else becomes float32."""
-        dtype = v.dtype if v.dtype in W_DTYPES else "f32"
+    def panels(self, v: Value) -> tuple[int, str]:
+        """A weight in panels -> (address, dtype there). 16-bit and quantised weights stay so, others become float32."""
+        dtype = STORED_AS.get(v.dtype, v.dtype)
+        if dtype not in W_DTYPES and dtype not in Q_DTYPES:
+            dtype = "f32"
         n, k = v.shape[0], v.size // v.shape[0]
         key = (v.name, "panels")
         if key not in self.weights:
@@ -94,24 +112,13 @@ class Layout:
                     taps = prod(part.shape[2:])
                     self._fetch(part, "panels", address, part.shape[0], k, taps, dtype)
                 address += panel_bytes(part.shape[0], k, dtype)
-        return self.weights[key], W_DTYPES[dtype]
+        return self.weights[key], dtype
 
     def _fetch(self, part: Value, kind: str, dst: int, n: int, k: int, taps: int, dst_dtype: str) -> None:
-        """One line of the recipe: bytes [start, end) of a file, n rows of k elements of `dtype`, packed to dst."""
+        """One line of the recipe."""
         info = self.infos[part.name]
-        if DTYPES[info.dtype].kind != "float":
-            raise ValueError(f"{part.name} is {info.dtype} in {info.file}; the wasm executor takes float weights")
-        self.plan.recipe.append(
-            {
-                "file": info.file,
-                "start": info.start,
-                "end": info.end,
-                "dtype": info.dtype,
-                "kind": kind,
-                "dst": dst,
-                "n": n,
-                "k": k,
-                "taps": taps,
-                "dst_dtype": dst_dtype,
-            }
-        )
+        if DTYPES[info.dtype].kind not in ("float", "quant") or (kind == "flat" and info.dtype not in FLOATS):
+            raise ValueError(f"{part.name} is {info.dtype} in {info.file}; the wasm executor wants it as one of "
+                             f"{', '.join(FLOATS if kind == 'flat' else SOURCE_DTYPES)} here")
+        line = recipe_line(info.file, info.start, info.end, info.dtype, kind, dst, n, k, taps, dst_dtype)
+        self.plan.recipe.append(line)

@@ -34,10 +34,17 @@ def _epilogue(s: Lowering, i: Instruction, n: int) -> dict[str, int | View]:
 @lowers("linear")
 def _linear(s: Lowering, i: Instruction) -> View:
     x, m, ldx = s.as_rows(s.view(i.args[0]))
-    w, w_dtype = s.layout.panels(i.args[1])
+    w, dtype = s.layout.panels(i.args[1])
     n, k = i.args[1].shape
     y = s.output(i)
-    s.call("linear", x=x, ldx=ldx, w=w, y=y, ldy=n, m=m, n=n, k=k, w_dtype=w_dtype, **_epilogue(s, i, n))
+    count = s.view(i.args[4]) if i.args[4] else 0
+    words = dict(x=x, ldx=ldx, w=w, y=y, ldy=n, m=m, n=n, k=k, count=count, **_epilogue(s, i, n))
+    if dtype in abi.Q_DTYPES:
+        scratch_bytes = abi.quantised_scratch_bytes(m, k)
+        scratch = s.buffer((scratch_bytes // WORD,)) if scratch_bytes else 0
+        s.call("linear_q", **words, w_dtype=abi.Q_DTYPES[dtype], scratch=scratch)
+    else:
+        s.call("linear", **words, w_dtype=abi.W_DTYPES[dtype])
     return y
 
 
@@ -55,10 +62,11 @@ def _conv1d(s: Lowering, i: Instruction) -> View:
         x = s.copy(x, s.padded(x.shape, padding)).at(-padding * c_in * WORD)
     else:
         x = s.contiguous(x)
-    w, w_dtype = s.layout.panels(weight)
+    w, dtype = s.layout.panels(weight)
     y = s.output(i)
     words = _epilogue(s, i, c_out)
     row_bytes = (n_ctx + 2 * padding) * c_in * WORD
+    words |= {"count": 0, "w_dtype": abi.W_DTYPES[dtype]}
     for b in range(batch):
         one = dict(words)
         if isinstance(one["residual"], View):
@@ -73,7 +81,6 @@ def _conv1d(s: Lowering, i: Instruction) -> View:
             m=n_out,
             n=c_out,
             k=taps * c_in,
-            w_dtype=w_dtype,
             **one,
         )
     return y
@@ -85,11 +92,13 @@ def _conv2d(s: Lowering, i: Instruction) -> View:
     (batch, height, width, c_in), (_, h_out, w_out, c_out) = x.shape, i.out.shape
     kh, kw = weight.shape[2:]
     stride, padding = i.attrs["stride"], i.attrs["padding"]
-    w, w_dtype = s.layout.panels(weight)
+    w, dtype = s.layout.panels(weight)
+    w_dtype = abi.W_DTYPES[dtype]
     if (kh, kw, stride, padding, i.attrs["groups"]) == (1, 1, 1, 0, 1):
         rows, m, ldx = s.as_rows(s.view(x))
         y = s.buffer(i.out.shape)
-        s.call("linear", x=rows, ldx=ldx, w=w, y=y, ldy=c_out, m=m, n=c_out, k=c_in, w_dtype=w_dtype, **_epilogue(s, i, c_out))
+        s.call("linear", x=rows, ldx=ldx, w=w, y=y, ldy=c_out, m=m, n=c_out, k=c_in, w_dtype=w_dtype, count=0,
+               **_epilogue(s, i, c_out))
         return y
     words = _epilogue(s, i, c_out)
     if words["residual"] and words.pop("ldr") != c_out:
@@ -294,9 +303,10 @@ def _softmax(s: Lowering, i: Instruction) -> View:
 @lowers("embedding")
 def _embedding(s: Lowering, i: Instruction) -> View:
     ids, y = s.contiguous(s.view(i.args[0])), s.output(i)
-    table, w_dtype = s.layout.panels(i.args[1])
+    table, dtype = s.layout.panels(i.args[1])
     n_rows, n = i.args[1].shape
-    s.call("embedding", ids=ids, table=table, y=y, m=prod(ids.shape), n=n, n_rows=n_rows, w_dtype=w_dtype)
+    kernel, codes = ("embedding_q", abi.Q_DTYPES) if dtype in abi.Q_DTYPES else ("embedding", abi.W_DTYPES)
+    s.call(kernel, ids=ids, table=table, y=y, m=prod(ids.shape), n=n, n_rows=n_rows, w_dtype=codes[dtype])
     return y
 
 

@@ -3,11 +3,12 @@
 #include <stdint.h>
 
 #define PANEL 12
+#define QPANEL 8
 #define ATTENTION_PACK_MIN 16
-#define KERNELS(X) X(linear) X(attention) X(layer_norm) X(embedding) X(copy) X(fill) X(unary) X(binary) X(reduce) X(softmax) X(conv2d) X(depthwise) X(conv_transpose2d) X(matmul) X(window_attention) X(cast) X(rms_norm) X(rope) X(top_k) X(take)
+#define KERNELS(X) X(linear) X(linear_q) X(attention) X(layer_norm) X(embedding) X(embedding_q) X(copy) X(fill) X(unary) X(binary) X(reduce) X(softmax) X(conv2d) X(depthwise) X(conv_transpose2d) X(matmul) X(window_attention) X(cast) X(rms_norm) X(rope) X(top_k) X(take)
 
-enum { KERNEL_linear = 0, KERNEL_attention = 1, KERNEL_layer_norm = 2, KERNEL_embedding = 3, KERNEL_copy = 4, KERNEL_fill = 5, KERNEL_unary = 6, KERNEL_binary = 7, KERNEL_reduce = 8, KERNEL_softmax = 9, KERNEL_conv2d = 10, KERNEL_depthwise = 11, KERNEL_conv_transpose2d = 12, KERNEL_matmul = 13, KERNEL_window_attention = 14, KERNEL_cast = 15, KERNEL_rms_norm = 16, KERNEL_rope = 17, KERNEL_top_k = 18, KERNEL_take = 19 };
-enum { DTYPE_f32 = 0, DTYPE_f16 = 1, DTYPE_bf16 = 2, DTYPE_f64 = 3 };
+enum { KERNEL_linear = 0, KERNEL_linear_q = 1, KERNEL_attention = 2, KERNEL_layer_norm = 3, KERNEL_embedding = 4, KERNEL_embedding_q = 5, KERNEL_copy = 6, KERNEL_fill = 7, KERNEL_unary = 8, KERNEL_binary = 9, KERNEL_reduce = 10, KERNEL_softmax = 11, KERNEL_conv2d = 12, KERNEL_depthwise = 13, KERNEL_conv_transpose2d = 14, KERNEL_matmul = 15, KERNEL_window_attention = 16, KERNEL_cast = 17, KERNEL_rms_norm = 18, KERNEL_rope = 19, KERNEL_top_k = 20, KERNEL_take = 21 };
+enum { DTYPE_f32 = 0, DTYPE_f16 = 1, DTYPE_bf16 = 2, DTYPE_f64 = 3, DTYPE_q4_0 = 4, DTYPE_q4_1 = 5, DTYPE_q5_0 = 6, DTYPE_q5_1 = 7, DTYPE_q8_0 = 8, DTYPE_q2_k = 9, DTYPE_q3_k = 10, DTYPE_q4_k = 11, DTYPE_q5_k = 12, DTYPE_q6_k = 13, DTYPE_q8_1 = 14, DTYPE_q8_k = 15 };
 enum { PACK_flat = 0, PACK_panels = 1 };
 enum { ACTIVATION_none = 0, ACTIVATION_gelu = 1, ACTIVATION_relu = 2, ACTIVATION_silu = 3 };
 enum { UNARY_gelu = 0, UNARY_relu = 1, UNARY_silu = 2, UNARY_exp = 3, UNARY_log = 4, UNARY_log10 = 5, UNARY_sqrt = 6, UNARY_square = 7, UNARY_neg = 8, UNARY_tanh = 9, UNARY_sigmoid = 10, UNARY_sin = 11, UNARY_cos = 12 };
@@ -29,7 +30,27 @@ typedef struct {
     int32_t w_dtype;
     int32_t activation;
     int32_t final;
+    int32_t count;
 } linear_args;
+
+typedef struct {
+    int32_t x;
+    int32_t ldx;
+    int32_t w;
+    int32_t bias;
+    int32_t residual;
+    int32_t ldr;
+    int32_t y;
+    int32_t ldy;
+    int32_t m;
+    int32_t n;
+    int32_t k;
+    int32_t w_dtype;
+    int32_t activation;
+    int32_t final;
+    int32_t count;
+    int32_t scratch;
+} linear_q_args;
 
 typedef struct {
     int32_t q;
@@ -77,6 +98,16 @@ typedef struct {
     int32_t n_rows;
     int32_t w_dtype;
 } embedding_args;
+
+typedef struct {
+    int32_t ids;
+    int32_t table;
+    int32_t y;
+    int32_t m;
+    int32_t n;
+    int32_t n_rows;
+    int32_t w_dtype;
+} embedding_q_args;
 
 typedef struct {
     int32_t src;

@@ -86,7 +86,13 @@ static void multiply_few(const linear_args *a, const float *x, int32_t ldx, int3
            a->final);
 }
 
-int32_t kernel_linear(const linear_args *a, const Context *c) {
+int32_t kernel_linear(const linear_args *given, const Context *c) {
+    linear_args counted = *given;
+    const linear_args *a = &counted;
+    if (given->count) {
+        counted.m = most(0, least(*AT(int32_t, given->count), given->m));
+        zero_rows(c, AT(float, a->y) + (int64_t)a->m * a->ldy, a->ldy, given->m - a->m, a->n);
+    }
     int32_t m = a->m, panels = ceil_div(a->n, PANEL);
     if (m <= 0 || panels <= 0) return DONE;
     if (m <= GEMV_ROWS && (int64_t)m * a->k * 4 <= c->scratch_bytes) {

@@ -86,6 +86,12 @@ void finish_line(float *y, const float *residual, int32_t count, int32_t activat
         finish(y + done, PANEL, y + done, PANEL, residual ? residual + done : 0, PANEL, 1, count - done, activation, final);
 }
 
+void zero_rows(const Context *c, float *y, int32_t ldy, int32_t rows, int32_t n) {
+    Range mine = share(c, rows, 1);
+    for (int32_t r = mine.from; r < mine.to; r++)
+        for (int32_t i = 0; i < n; i++) y[(int64_t)r * ldy + i] = 0.0f;
+}
+
 /* `count` 16-bit values, a multiple of 12, to float32. */
 static __attribute__((noinline)) void expand(const uint16_t *from, int32_t count, int32_t dtype, float *to) {
     vec mask = half_mask(), scale = splat(HALF_SCALE);

@@ -18,6 +18,9 @@ void finish(const float *from, int32_t ldf, float *y, int32_t ldy, const float *
             int32_t columns, int32_t activation, int32_t final);
 void finish_line(float *y, const float *residual, int32_t count, int32_t activation, int32_t final);
 
+/* Zeros into `rows` rows of y, shared by the threads. */
+void zero_rows(const Context *c, float *y, int32_t ldy, int32_t rows, int32_t n);
+
 /* Reads one value of every cache line in order: the machine fetches ahead along a line, but not along a tile's many rows. */
 INLINE void touch(const float *from, int32_t count) {
     for (const float *p = from; p < from + count; p += 16) {
