@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -44,13 +44,16 @@ class Checkpoint:
         self._tensors = None if tensors is None else dict(tensors)
 
     @classmethod
-    def open(cls, folder: str | Path) -> Checkpoint:
-        """All files directly inside a folder on disk. Raises WeightsError when there is no such folder."""
-        folder = Path(folder)
-        if not folder.is_dir():
-            raise WeightsError(f"{folder}: no such checkpoint folder; `python3 serve.py --setup` makes those that ship")
-        files = {path.name: FileSource(path) for path in sorted(folder.iterdir()) if path.is_file()}
-        return cls(files, folder.name)
+    def open(cls, path: str | Path) -> Checkpoint:
+        """All files directly inside a folder on disk; or one file, with what belongs to it beside it (see companions).
+
+        Raises WeightsError when there is neither.
+        """
+        path = Path(path)
+        if not path.exists():
+            raise WeightsError(f"{path}: no such checkpoint folder or file; `python3 serve.py --setup` makes those that ship")
+        paths = (path, *companions(path)) if path.is_file() else sorted(p for p in path.iterdir() if p.is_file())
+        return cls({p.name: FileSource(p) for p in paths}, path.stem if path.is_file() else path.name)
 
     def source(self, name: str) -> ByteSource:
         """The file `name`. Raises WeightsError listing what there is."""
@@ -59,7 +62,7 @@ class Checkpoint:
         return self.files[name]
 
     def _listing(self) -> str:
-        return _some(sorted(self.files)) or "no files"
+        return some(sorted(self.files)) or "no files"
 
     async def text(self, name: str) -> str:
         """A whole file as UTF-8 text."""
@@ -93,7 +96,7 @@ class Checkpoint:
 
     async def _read_tensors(self) -> dict[str, TensorInfo]:
         if INDEX in self.files and SINGLE not in self.files:
-            return await self._read_shards()
+            return await read_shards(self, INDEX, self._read_file)
         name = SINGLE
         if SINGLE not in self.files:
             found = [file for file in self.files if file.endswith(".safetensors")]
@@ -102,39 +105,64 @@ class Checkpoint:
                     f"{self.name}: wants {SINGLE}, or {INDEX} with its shards; the folder has {self._listing()}"
                 )
             name = found[0]
+        return await self._read_file(name)
+
+    async def _read_file(self, name: str) -> dict[str, TensorInfo]:
         infos, _ = await read_header(self.files[name])
         return {info.name: _under(info, name) for info in infos}
-
-    async def _read_shards(self) -> dict[str, TensorInfo]:
-        """Tensors of a sharded checkpoint. Every shard of the index must be there and hold just what the index says."""
-        where = f"{self.name}/{INDEX}"
-        weight_map = (await self.json(INDEX)).get("weight_map")
-        if not isinstance(weight_map, dict) or not all(isinstance(shard, str) for shard in weight_map.values()):
-            raise WeightsError(f"{where}: weight_map must give a file name for each tensor, got {str(weight_map)[:80]}")
-        shards = sorted(set(weight_map.values()))
-        for shard in shards:
-            if "/" in shard or "\\" in shard or "\0" in shard or shard in ("", ".", ".."):
-                raise WeightsError(f"{where}: shard {shard!r} is not a plain file name inside the folder")
-        missing = [shard for shard in shards if shard not in self.files]
-        if missing:
-            raise WeightsError(f"{where}: {len(missing)} of {len(shards)} shards are missing: {_some(missing)}")
-        tensors: dict[str, TensorInfo] = {}
-        astray = []
-        for shard in shards:
-            infos, _ = await read_header(self.files[shard])
-            for info in infos:
-                if weight_map.get(info.name) == shard:
-                    tensors[info.name] = _under(info, shard)
-                else:
-                    astray.append(f"{info.name} lies in {shard}, the index says {weight_map.get(info.name, 'nothing')}")
-        astray += [f"{name} is not in {shard}" for name, shard in weight_map.items() if name not in tensors]
-        if astray:
-            raise WeightsError(f"{where}: shards and index differ: {_some(astray, '; ')}")
-        return tensors
 
     async def read(self, info: TensorInfo) -> np.ndarray:
         """Data of one tensor, of info.shape: see decode."""
         return decode(info, await self.source(info.file).read(info.start, info.end))
+
+
+async def read_shards(
+    checkpoint: Checkpoint, index: str, read: Callable[[str], Awaitable[Mapping[str, TensorInfo]]]
+) -> dict[str, TensorInfo]:
+    """Tensors of a checkpoint in parts; read(file) -> those of one part.
+
+    Every part that the index names must be there and hold just what the index says; else WeightsError.
+    """
+    where = f"{checkpoint.name}/{index}"
+    weight_map = (await checkpoint.json(index)).get("weight_map")
+    if not isinstance(weight_map, dict) or not all(isinstance(shard, str) for shard in weight_map.values()):
+        raise WeightsError(f"{where}: weight_map must give a file name for each tensor, got {str(weight_map)[:80]}")
+    shards = sorted(set(weight_map.values()))
+    for shard in shards:
+        if "/" in shard or "\\" in shard or "\0" in shard or shard in ("", ".", ".."):
+            raise WeightsError(f"{where}: shard {shard!r} is not a plain file name inside the folder")
+    missing = [shard for shard in shards if shard not in checkpoint.files]
+    if missing:
+        raise WeightsError(f"{where}: {len(missing)} of {len(shards)} shards are missing: {some(missing)}")
+    tensors: dict[str, TensorInfo] = {}
+    astray = []
+    for shard in shards:
+        for name, info in (await read(shard)).items():
+            if weight_map.get(name) == shard:
+                tensors[name] = info
+            else:
+                astray.append(f"{name} lies in {shard}, the index says {weight_map.get(name, 'nothing')}")
+    astray += [f"{name} is not in {shard}" for name, shard in weight_map.items() if name not in tensors]
+    if astray:
+        raise WeightsError(f"{where}: shards and index differ: {some(astray, '; ')}")
+    return tensors
+
+
+def companions(path: Path) -> list[Path]:
+    """Files beside a weights file that say what it lacks: JSON files and chat templates, or a llama2.c tokenizer.
+
+    A .gguf file lacks nothing. Beside other files these count only if a config.json is among them; beside a .bin without one,
+    tokenizer.bin does, or the only other file whose name begins with `tok` and ends with .bin.
+    """
+    if path.suffix.lower() == ".gguf":
+        return []
+    if (path.parent / "config.json").is_file():
+        return sorted(p for p in path.parent.iterdir() if p.is_file() and p.suffix.lower() in (".json", ".jinja")
+                      and p != path and not p.name.endswith(".index.json"))
+    beside = path.with_name("tokenizer.bin")
+    found = [beside] if beside.is_file() else sorted(path.parent.glob("tok*.bin"))
+    found = [p for p in found if p != path]
+    return found if path.suffix.lower() == ".bin" and len(found) == 1 else []
 
 
 def decode(info: TensorInfo, data: bytes) -> np.ndarray:
@@ -149,7 +177,8 @@ def _under(info: TensorInfo, file: str) -> TensorInfo:
     return info if info.file == file else TensorInfo(info.name, info.dtype, info.shape, file, info.start, info.end)
 
 
-def _some(names: list[str], separator: str = ", ") -> str:
+def some(names: list[str], separator: str = ", ") -> str:
+    """The first of the names, and how many more there are."""
     rest = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
     return separator.join(names[:LISTED]) + rest
 
@@ -177,12 +206,12 @@ def bind(
         if name in tensors and tuple(tensors[name].shape) != tuple(parameter.shape)
     ]
     problems = [
-        f"{len(names)} {kind}: {_some(names, '; ' if kind == 'misshapen' else ', ')}"
+        f"{len(names)} {kind}: {some(names, '; ' if kind == 'misshapen' else ', ')}"
         for kind, names in (("missing", missing), ("unexpected", unexpected), ("misshapen", misshapen))
         if names
     ]
     if problems:
-        files = _some(sorted({info.file for info in tensors.values()})) or "an empty checkpoint"
+        files = some(sorted({info.file for info in tensors.values()})) or "an empty checkpoint"
         raise WeightsError(
             f"{files} does not fit the model of {wanted_by} ({len(parameters)} tensors): " + "; ".join(problems)
             + ". Use the weights and the configuration of one and the same checkpoint."
@@ -201,7 +230,7 @@ class Weights:
     def __post_init__(self) -> None:
         twins = sorted(self.bound.keys() & self.constants.keys())
         if twins:
-            raise WeightsError(f"{_some(twins)}: each is a tensor of the checkpoint and a constant of the model")
+            raise WeightsError(f"{some(twins)}: each is a tensor of the checkpoint and a constant of the model")
 
     def names(self) -> list[str]:
         """Names of all tensors and constants."""
