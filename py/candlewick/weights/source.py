@@ -88,6 +88,8 @@ _LOOKS_LIKE = (
     (b"GGUF", "a GGUF file"),
     (b"lmgg", "an old ggml file"),
     (b"tjgg", "an old ggml (ggjt) file"),
+    (b"fmgg", "an old ggml (ggmf) file"),
+    (b"algg", "an old ggml (ggla) file"),
     (b"PK\x03\x04", "a zip archive (a PyTorch file, an npz or a wheel)"),
     (b"\x80\x02", "a Python pickle"),
     (b"\x93NUMPY", "a NumPy .npy file"),
