@@ -10,7 +10,7 @@ bytes. A linked list and a heap make it n log n, however long the word.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -112,14 +112,16 @@ class BPE(Model):
 
     vocab: piece -> id; merges: "left right" or (left, right), first learned first; by_bytes: words are spelled in bytes
     before, else they are characters; fallback: what is none of the vocabulary becomes tokens `<0xHH>`; fuse: neighbouring
-    unknown characters are one unknown token; whole: a word that is in the vocabulary is taken as it is; place: the file,
-    for errors.
+    unknown characters are one unknown token; whole: a word that is in the vocabulary is taken as it is; never: control
+    tokens, which no merge may give (vocab does not have them); place: the file, for errors.
     """
 
     def __init__(self, vocab: Mapping[str, int], merges: Sequence[Any], *, by_bytes: bool, unknown: int | None = None,
-                 fallback: bool = False, whole: bool = False, fuse: bool = False, place: str = "tokenizer.json") -> None:
+                 fallback: bool = False, whole: bool = False, fuse: bool = False, never: Iterable[str] = (),
+                 place: str = "tokenizer.json") -> None:
         super().__init__(vocab, unknown, fallback, fuse)
         self._merge_list, self._by_bytes, self._whole, self._place = merges, by_bytes, whole, place
+        self._never = {spelled for name in never for spelled in (name, spell(name))}
 
     def _encode(self, word: str) -> list[int]:
         if self._by_bytes:
@@ -144,13 +146,20 @@ class BPE(Model):
         merges = self._merge_list
         kinds = set(map(type, merges))
         order = range(len(merges))
-        if kinds == {str} and {merge.count(" ") for merge in merges} == {1}:
-            return " ", dict(zip(merges, order))
+        if kinds == {str} and " ".join(merges).count(" ") == 2 * len(merges) - 1:
+            return " ", self._without_controls(" ", dict(zip(merges, order)))
         for rank in order:
             parts = _parts(merges[rank])
             if not (isinstance(parts, (list, tuple)) and len(parts) == 2 and all(isinstance(p, str) and p for p in parts)):
                 raise self._bad_merge(rank)
-        return "\0", dict(zip(("\0".join(_parts(merge)) for merge in merges), order))
+        pairs = dict(zip(("\0".join(_parts(merge)) for merge in merges), order))
+        return "\0", self._without_controls("\0", pairs)
+
+    def _without_controls(self, separator: str, ranks: dict[str, int]) -> dict[str, int]:
+        for name in self._never:
+            for cut in range(1, len(name)):
+                ranks.pop(name[:cut] + separator + name[cut:], None)
+        return ranks
 
     def _bad_merge(self, rank: int) -> ValueError:
         return ValueError(f"{self._place}: merge {rank}, {repr(self._merge_list[rank])[:60]}, is not a pair of pieces of the "

@@ -162,21 +162,14 @@ def _behaviour(find: Find, behaviour: str, invert: bool) -> Step:
     if behaviour not in ("Isolated", "Removed", "Contiguous", "MergedWithPrevious", "MergedWithNext"):
         raise ValueError(f"tokenizer.json: a Split that is {behaviour} is not read here")
 
-    def step(text: str, place: int) -> list[str]:
-        spans = find(text)
-        return _cut(text, _between(spans, len(text)) if invert else spans, behaviour)
-
-    return step
+    return lambda text, place: _cut(text, find(text), behaviour, invert)
 
 
-def _between(spans: list[tuple[int, int]], size: int) -> list[tuple[int, int]]:
-    edges = [0, *(edge for span in spans for edge in span), size]
-    return [(a, b) for a, b in zip(edges[::2], edges[1::2]) if a < b]
-
-
-def _cut(text: str, spans: list[tuple[int, int]], behaviour: str) -> list[str]:
-    """Words of a text in which `spans` are separators."""
-    edges = sorted([(a, b, True) for a, b in spans] + [(a, b, False) for a, b in _between(spans, len(text))])
+def _cut(text: str, spans: list[tuple[int, int]], behaviour: str, invert: bool = False) -> list[str]:
+    """Words of a text in which `spans` are separators, or (inverted) what is between them."""
+    ends = [0, *(end for span in spans for end in span), len(text)]
+    between = [(a, b, invert) for a, b in zip(ends[::2], ends[1::2]) if a < b]
+    edges = sorted([(a, b, not invert) for a, b in spans] + between)
     if behaviour == "Removed":
         return [text[a:b] for a, b, separator in edges if not separator]
     backwards = behaviour == "MergedWithNext"

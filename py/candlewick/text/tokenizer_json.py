@@ -71,25 +71,28 @@ def from_json(data: str | Mapping[str, Any], config: Mapping[str, Any] | None = 
     prefix = ""
     if normal and normal[0]["type"] == "Prepend" and isinstance(normal[0].get("prepend"), str):
         prefix, normal = normal[0]["prepend"], normal[1:]
-    if model.get("ignore_merges"):  # a word that happens to be a control token's name is no control token
-        vocab = dict(vocab)
-        for token in added:
-            if token.controls:
-                vocab.pop(token.text, None)
-    unknown = model.get("unk_token")
-    unknown = vocab.get(unknown) if isinstance(unknown, str) else None
-    bpe = BPE(vocab, merges, by_bytes=by_bytes, unknown=unknown, fallback=bool(model.get("byte_fallback")),
-              whole=bool(model.get("ignore_merges")), fuse=bool(model.get("fuse_unk")))
-    names = {token.text: token.id for token in added}
-    find = lambda name: names.get(name, vocab.get(name))  # noqa: E731
-    bos = _token_id(config.get("bos_token_id"), find(_name(config.get("bos_token"))), "bos_token_id")
+    names = vocab | {token.text: token.id for token in added}
+
+    def named(token: Any) -> int | None:
+        token = token.get("content") if isinstance(token, Mapping) else token
+        return names.get(token) if isinstance(token, str) else None
+
+    bos = _token_id(config.get("bos_token_id"), named(config.get("bos_token")), "bos_token_id")
     listed = config.get("eos_token_id")
-    listed = [_token_id(i, None, "eos_token_id") for i in (listed if isinstance(listed, list) else [listed])]
-    eos = find(_name(config.get("eos_token")))
-    ends = {*listed, *(token.id for token in added if token.text in END_NAMES)}
+    ends = [_token_id(i, None, "eos_token_id") for i in (listed if isinstance(listed, list) else [listed])]
+    eos = named(config.get("eos_token"))
+    eos = ends[0] if eos is None and ends else eos
+    ends += [eos, *(token.id for token in added if token.text in END_NAMES)]
+    unknown = named(model.get("unk_token"))
+    if unknown in ends:  # typed text must not become it: what is unknown is left out
+        unknown = None
+    never = {token.text for token in added if token.controls}
+    typed = {piece: i for piece, i in vocab.items() if piece not in never} if never & vocab.keys() else vocab
+    bpe = BPE(typed, merges, by_bytes=by_bytes, unknown=unknown, fallback=bool(model.get("byte_fallback")),
+              whole=bool(model.get("ignore_merges")), fuse=bool(model.get("fuse_unk")), never=never)
     return Tokenizer(
         pieces=lambda: {i: piece for piece, i in vocab.items()},
-        n_vocab=1 + max(max(vocab.values(), default=-1), max(names.values(), default=-1)),
+        n_vocab=1 + max(names.values(), default=-1),
         model=bpe,
         piece_bytes=unspell if by_bytes else sentence_bytes,
         normal=normalizers({"type": "Sequence", "normalizers": normal}),
@@ -98,9 +101,9 @@ def from_json(data: str | Mapping[str, Any], config: Mapping[str, Any] | None = 
         prefix=prefix,
         strip_space=_strips(spec.get("decoder")),
         bos=bos,
-        eos=listed[0] if eos is None else eos,
+        eos=eos,
         add_bos=_adds(spec, config, bos),
-        ends=ends - {None},
+        ends={i for i in ends if i is not None},
     )
 
 
@@ -125,10 +128,6 @@ def _adds(spec: Mapping[str, Any], config: Mapping[str, Any], bos: int | None) -
         if single is not None:
             return False
     return config.get("add_bos_token") is True
-
-
-def _name(token: Any) -> Any:
-    return token.get("content") if isinstance(token, Mapping) else token
 
 
 def _token_id(value: Any, otherwise: int | None, key: str) -> int | None:

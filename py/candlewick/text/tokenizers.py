@@ -57,30 +57,33 @@ def _from_gguf(meta: Mapping[str, Any]) -> Tokenizer:
     listed = np.flatnonzero((types == CONTROL) | (types == USER)).tolist()
     added = [Added(tokens[i], i, special=bool(types[i] != USER)) for i in listed]
     control = np.flatnonzero((types == CONTROL) | (types == UNKNOWN)).tolist()
-    for i in control:  # no merging of typed text may end there
-        vocab.pop(tokens[i], None)
+    never = {tokens[i] for i in control} | {token.text for token in added if token.controls}
+    for name in never:  # no merging of typed text may end there
+        vocab.pop(name, None)
     bos, eos, unknown = (_token_id(get(f"{name}_token_id"), name, n) for name in ("bos", "eos", "unknown"))
     ends = {_token_id(get(f"{name}_token_id"), name, n) for name in ("eot", "eom")}
     ends |= {token.id for token in added if token.text in END_NAMES}
+    if unknown is not None and types[unknown] == CONTROL:  # typed text must not become it: what is unknown is left out
+        unknown = None
     pre = str(get("pre", "default"))
     add_bos = bool(get("add_bos_token", kind == "llama" or pre in WHOLE_WORDS))
     shared: dict[str, Any] = {"pieces": lambda: tokens, "n_vocab": n, "added": added, "control": control, "bos": bos,
                               "eos": eos, "add_bos": add_bos, "ends": ends - {None}}
     if kind == "gpt2":
         model: Model = BPE(vocab, _strings(get("merges"), "merges"), by_bytes=True, unknown=unknown, whole=pre in WHOLE_WORDS,
-                           place="tokenizer.ggml.merges")
+                           never=never, place="tokenizer.ggml.merges")
         return Tokenizer(model=model, steps=preset(pre), piece_bytes=unspell, **shared)
     spaced = bool(get("add_space_prefix", True))
-    model = _scored(tokens, _numbers(get("scores"), "scores", n), types, vocab, unknown)
+    model = _scored(tokens, _numbers(get("scores"), "scores", n), types, vocab, unknown, never)
     return Tokenizer(model=model, normal=[_space_signs], piece_bytes=sentence_bytes, prefix=" " if spaced else "",
                      strip_space=spaced, **shared)
 
 
 def _scored(tokens: Sequence[str], scores: np.ndarray, types: np.ndarray, vocab: Mapping[str, int],
-            unknown: int | None) -> Model:
+            unknown: int | None, never: Iterable[str]) -> Model:
     losses = dict(zip(tokens, (-scores).tolist()))
-    for i in np.flatnonzero((types == CONTROL) | (types == UNKNOWN) | (types == BYTE)).tolist():
-        losses.pop(tokens[i], None)
+    for name in (*never, *(tokens[i] for i in np.flatnonzero(types == BYTE).tolist())):
+        losses.pop(name, None)
     return ScoredBPE(vocab, losses, unknown)
 
 
@@ -148,7 +151,8 @@ def _from_llama2c(data: bytes, n_vocab: int | None) -> Tokenizer:
     vocab = dict(zip(pieces, range(len(pieces))))
     vocab = {piece: i for piece, i in vocab.items() if i >= 3}
     pieces[:3] = "<unk>", "<s>", "</s>"
-    return Tokenizer(pieces=lambda: pieces, n_vocab=len(pieces), model=_scored(pieces, np.asarray(scores), types, vocab, 0),
+    model = _scored(pieces, np.asarray(scores), types, vocab, 0, pieces[:3])
+    return Tokenizer(pieces=lambda: pieces, n_vocab=len(pieces), model=model,
                      piece_bytes=_llama2c_bytes, added=[Added("<s>", _BOS), Added("</s>", _EOS)], control=(0, _BOS, _EOS),
                      prefix=" ", strip_space=True, bos=_BOS, eos=_EOS, add_bos=True, ends=(_BOS,))
 
