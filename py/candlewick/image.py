@@ -86,11 +86,14 @@ def _taps(n_in: int, n_out: int) -> tuple[np.ndarray, np.ndarray]:
     return first, (0.5 + weights[:, :used] * (1 << PRECISION)).astype(np.int32)
 
 
-def model_pixels(image: np.ndarray, side: int, mean: tuple[float, ...]) -> np.ndarray:
-    """(height, width, 3) uint8 -> (1, side, side, 3) float32, colours less the mean, the picture in the upper left corner."""
+def model_pixels(image: np.ndarray, side: int, mean: tuple[float, ...], std: tuple[float, ...]) -> np.ndarray:
+    """(height, width, 3) uint8 -> (1, side, side, 3) float32: (colours - mean) / std, the picture in the upper left corner."""
     width, height = fitted(image.shape[1], image.shape[0], side)
     pixels = np.zeros((1, side, side, 3), np.float32)
-    np.subtract(resize(image, width, height), np.array(mean, np.float32), out=pixels[0, :height, :width])
+    rows = pixels.reshape(side, side * 3)[:height, : width * 3]  # long rows: NumPy is slow along axes of three
+    scale = 1 / np.array(std, np.float32)
+    np.multiply(resize(image, width, height).reshape(height, width * 3), np.tile(scale, width), out=rows)
+    np.subtract(rows, np.tile(np.array(mean, np.float32) * scale, width), out=rows)
     return pixels
 
 

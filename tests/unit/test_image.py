@@ -32,9 +32,9 @@ def test_fitted_rounds_as_the_reference():
 
 def test_model_pixels_are_zero_beyond_the_picture():
     mean = (100.5, 20.0, 3.25)
-    pixels = image.model_pixels(np.full((10, 40, 3), 7, np.uint8), 64, mean)
+    pixels = image.model_pixels(np.full((10, 40, 3), 7, np.uint8), 64, mean, (2.0, 4.0, 0.5))
     assert pixels.shape == (1, 64, 64, 3) and pixels.dtype == np.float32
-    assert (pixels[0, :16] == 7 - np.array(mean, np.float32)).all()
+    assert np.allclose(pixels[0, :16], (7 - np.array(mean)) / (2.0, 4.0, 0.5), atol=1e-5)
     assert (pixels[0, 16:] == 0).all()
 
 

@@ -9,7 +9,11 @@ import numpy as np
 import pytest
 
 from candlewick import executors
+from candlewick.executors.wasm import lower_ops  # noqa: F401  (it fills the table of what Lowering can do)
+from candlewick.executors.wasm.layout import Layout
+from candlewick.executors.wasm.lowering import Lowering
 from candlewick.models.sam import EverythingOptions, Segmenter, best, load_model
+from candlewick.passes import optimise
 from candlewick.weights.load import Checkpoint
 from tests.golden.sam import pin
 
@@ -49,6 +53,20 @@ async def test_programs_are_pinned():
     for entry, text in (await pin.printed()).items():
         path = Path(pin.__file__).parent / "programs" / f"test-sam.{entry}.txt"
         assert text == path.read_text(), f"{entry}: python -m tests.golden.sam.pin writes them anew"
+
+
+async def test_no_elementwise_pass_is_left_alone_in_the_encoder():
+    """Sums, activations, scales and the writes to states are all in the epilogues of products and norms."""
+    model = await load_model(Checkpoint.open(pin.MINIATURE))
+    layout = Layout(0)
+    layout.begin(model.weights.bound, model.weights.constants)
+    for entry, allowed in (("encode", {"conv2d", "depthwise", "layer_norm", "linear", "window_attention"}),
+                           ("remember", {"linear", "copy"})):
+        lowering = Lowering(optimise(model.programs[entry]), layout)
+        for v in lowering.program.inputs.values():
+            lowering.views[v.name] = lowering.buffer(v.shape)
+        lowering.run()
+        assert {kernel for kernel, _ in lowering.calls} == allowed, entry
 
 
 async def test_weights_bind_strictly():

@@ -351,7 +351,8 @@ def _update(s: Lowering, i: Instruction) -> View:
     first = int(pos.number) if pos.kind == "number" else 0
     place = state.map(lambda a: a[(slice(None),) * axis + (slice(first, first + n),)])
     if pos.kind == "number":
-        s.copy(x, place)
+        if (x.base, x.offset, x.strides) != (place.base, place.offset, place.strides):  # else it was made there
+            s.copy(x, place)
     else:
         s.copy(
             x,

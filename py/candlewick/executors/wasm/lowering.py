@@ -40,6 +40,7 @@ class Lowering:
     made: list[View] = field(default_factory=list)
     padding: dict[str, int] = field(default_factory=dict)
     in_place: set[str] = field(default_factory=set)
+    homes: dict[str, Value] = field(default_factory=dict)
 
     # -- buffers and operands
 
@@ -49,7 +50,10 @@ class Lowering:
         return View(b, strided(shape))
 
     def output(self, i: Instruction) -> View:
-        """A contiguous buffer for the result of i, with zero rows around it where a convolution will want them."""
+        """A contiguous place for the result of i: in the state that it is meant for, or with zero rows around it where a
+        convolution will want them."""
+        if i.out.name in self.homes:
+            return View(self.layout.state(self.homes[i.out.name]), strided(i.out.shape))
         padding = self.padding.get(i.out.name)
         if not padding:
             return self.buffer(i.out.shape)
@@ -129,7 +133,8 @@ class Lowering:
     # -- the whole program
 
     def run(self) -> None:
-        """A value that only a padded convolution of one batch reads is made in its padded place at once."""
+        """A value that only a padded convolution of one batch reads is made in its padded place at once, one that does nothing
+        but replace a whole state is made in that."""
         reads = Counter(a.name for i in self.program.instructions for a in i.args if a is not None and a.kind == "temp")
         reads.update(v.name for v in self.program.outputs.values())
         self.padding = {
@@ -137,9 +142,29 @@ class Lowering:
             for i in self.program.instructions
             if i.op == "conv1d" and i.args[0].kind == "temp" and i.args[0].shape[0] == 1 and reads[i.args[0].name] == 1
         }
+        self.homes = self._homes(reads)
         for i in self.program.instructions:
             result = LOWER[i.op](self, i)
             if i.out.kind == "temp":
                 self.views[i.out.name] = result
             self.made.append(result)
             self.marks.append(len(self.calls))
+
+    def _homes(self, reads: Counter[str]) -> dict[str, Value]:
+        """Values that may be made in a state: nothing but a reshape reads them before they replace all of it, and nobody looks
+        at the state in between."""
+        code = self.program.instructions
+        at = {i.out.name: position for position, i in enumerate(code) if i.out.kind == "temp"}
+        homes: dict[str, Value] = {}
+        for end, i in enumerate(code):
+            if i.op != "update" or i.args[2].kind != "number" or i.args[1].size != i.out.size:
+                continue
+            value = i.args[1]
+            while value.kind == "temp" and reads[value.name] == 1 and code[at[value.name]].op == "reshape":
+                value = code[at[value.name]].args[0]
+            if value.kind != "temp" or reads[value.name] != 1 or value.name in self.padding:
+                continue
+            between = code[at[value.name] : end]
+            if not any(v is not None and v.name == i.out.name for j in between for v in (*j.args, j.out)):
+                homes[value.name] = i.args[0]
+        return homes

@@ -38,10 +38,10 @@ class Attention(nn.Module):
         self.v_proj = nn.Linear(d, d_in)
         self.out_proj = nn.Linear(d_in, d)
 
-    def of(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Projected q (batch, n, d_in), k and v (batch, m, d_in) -> (batch, n, d)"""
+    def heads(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Projected q (batch, n, d_in), k and v (batch, m, d_in) -> (batch, n, d_in), what out_proj wants"""
         heads = [nn.split_heads(x, self.n_head) for x in (q, k, v)]  # (batch, n_head, n or m, d_in / n_head)
-        return self.out_proj(nn.merge_heads(ops.attention(*heads)))
+        return nn.merge_heads(ops.attention(*heads))
 
     def of_few(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """q (1, t, d), k and v (1, m, d) -> (1, t, d): the same as calling it, made for few q and many k.
@@ -80,7 +80,7 @@ class Attention(nn.Module):
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """q (batch, n, d), k and v (batch, m, d) -> (batch, n, d)"""
-        return self.of(self.q_proj(q), self.k_proj(k), self.v_proj(v))
+        return self.out_proj(self.heads(self.q_proj(q), self.k_proj(k), self.v_proj(v)))
 
 
 class MLPBlock(nn.Module):
@@ -102,6 +102,20 @@ class View:
     q: Tensor | nn.State  # how the image looks at the tokens
 
 
+@dataclass(frozen=True)
+class Places:
+    """What the first block wants of the places in the image and of what stands for "no mask": the same for every picture.
+
+    A projection of a sum is a sum of projections. So whoever projects the image adds these in the same step, and neither sum
+    is ever made over the whole image by itself.
+    """
+
+    k: Tensor | nn.State  # (1, n_image, d_in)
+    v: Tensor | nn.State  # (d_in,)
+    q: Tensor | nn.State  # (1, n_image, d_in)
+    told: Tensor | nn.State  # (d,): added to what the image was told
+
+
 class TwoWayAttentionBlock(nn.Module):
     """Tokens look at each other, then at the image, think, and the image looks at them. Norms come after the sums."""
 
@@ -117,16 +131,23 @@ class TwoWayAttentionBlock(nn.Module):
         self.norm4 = nn.LayerNorm(d)
         self.cross_attn_image_to_token = Attention(d, n_head, d // 2)
 
-    def view(self, image: Tensor, image_pe: Tensor) -> View:
-        """image, image_pe (batch, n_image, d) -> what this block wants of them"""
-        placed = image + image_pe
+    def places(self, image_pe: Tensor, no_mask: Tensor | nn.Parameter) -> Places:
+        """image_pe (1, n_image, d), no_mask (1, d)"""
+        placed = image_pe + no_mask
         look, back = self.cross_attn_token_to_image, self.cross_attn_image_to_token
-        return View(look.k_proj(placed), look.v_proj(image), back.q_proj(placed))
+        return Places(look.k_proj(placed), row_of(look.v_proj(no_mask)), back.q_proj(placed),
+                      row_of(ops.add(no_mask, back.out_proj.bias)))
+
+    def view(self, image: Tensor, places: Places) -> View:
+        """image (batch, n_image, d) without what stands for "no mask" -> what this block wants of it"""
+        look, back = self.cross_attn_token_to_image, self.cross_attn_image_to_token
+        return View(ops.linear(image, look.k_proj.weight, None, places.k), ops.linear(image, look.v_proj.weight, places.v),
+                    ops.linear(image, back.q_proj.weight, None, places.q))
 
     def __call__(
-        self, tokens: Tensor, image: Tensor, token_pe: Tensor, image_pe: Tensor, view: View | None
+        self, tokens: Tensor, image: Tensor, token_pe: Tensor, image_pe: Tensor, known: tuple[View, Places] | None
     ) -> tuple[Tensor, Tensor]:
-        """tokens, token_pe (1, t, d), image, image_pe (1, n_image, d), the image's view if there is one -> (tokens, image)"""
+        """tokens, token_pe (1, t, d), image, image_pe (1, n_image, d), what is known of the image -> (tokens, image)"""
         if self.first:
             tokens = self.self_attn(tokens, tokens, tokens)
         else:
@@ -135,15 +156,17 @@ class TwoWayAttentionBlock(nn.Module):
         tokens = self.norm1(tokens)
 
         look, back = self.cross_attn_token_to_image, self.cross_attn_image_to_token
-        if view:
-            seen = look.of(look.q_proj(tokens + token_pe), view.k, view.v)
+        if known:
+            view, places = known
+            seen = look.out_proj(look.heads(look.q_proj(tokens + token_pe), view.k, view.v))
         else:
             placed = ops.add(image, image_pe)
             seen = look.of_few(tokens + token_pe, placed, image)
         tokens = self.norm2(seen + tokens)
         tokens = self.norm3(self.mlp(tokens) + tokens)
-        if view:
-            told = back.of(view.q, back.k_proj(tokens + token_pe), back.v_proj(tokens))
+        if known:
+            told = back.heads(view.q, back.k_proj(tokens + token_pe), back.v_proj(tokens))
+            told = ops.linear(told, back.out_proj.weight, places.told)
         else:
             told = back.of_many(placed, tokens + token_pe, tokens)
         return tokens, self.norm4(told + image)
@@ -155,11 +178,13 @@ class TwoWayTransformer(nn.Module):
         self.final_attn_token_to_image = Attention(dims.d, dims.n_head, dims.d // 2)
         self.norm_final_attn = nn.LayerNorm(dims.d)
 
-    def __call__(self, image: Tensor, image_pe: Tensor, tokens: Tensor, view: View) -> tuple[Tensor, Tensor]:
-        """image, image_pe (batch, n_image, d), tokens (batch, t, d), the first block's view -> (tokens, image)"""
+    def __call__(
+        self, image: Tensor, image_pe: Tensor, tokens: Tensor, known: tuple[View, Places]
+    ) -> tuple[Tensor, Tensor]:
+        """image, image_pe (batch, n_image, d), tokens (batch, t, d), what the first block knows -> (tokens, image)"""
         token_pe = tokens
         for layer in self.layers:
-            tokens, image = layer(tokens, image, token_pe, image_pe, view if layer.first else None)
+            tokens, image = layer(tokens, image, token_pe, image_pe, known if layer.first else None)
         y = self.final_attn_token_to_image.of_few(tokens + token_pe, ops.add(image, image_pe), image)
         return self.norm_final_attn(y + tokens), image
 
@@ -192,16 +217,22 @@ class MaskDecoder(nn.Module):
         self.output_hypernetworks_mlps = [MLP(d, d, d // 8, 3) for _ in range(dims.n_masks)]
         self.iou_prediction_head = MLP(d, dims.iou_width, dims.n_masks, dims.iou_depth)
 
-    def view(self, image: Tensor, image_pe: Tensor) -> View:
-        """What can be made of an image before there is a prompt; image, image_pe (1, n_image, d)"""
-        return self.transformer.layers[0].view(image, image_pe)
+    @property
+    def first(self) -> TwoWayAttentionBlock:
+        """The block whose work on the image can be done before there is a prompt."""
+        return self.transformer.layers[0]
 
-    def __call__(self, image: Tensor, image_pe: Tensor, prompt: Tensor, view: View) -> Mapping[str, Tensor]:
-        """image, image_pe (1, n_image, d), prompt (1, t_prompt, d) -> masks (n_masks, 4 grid, 4 grid), iou (n_masks,)"""
+    def __call__(
+        self, image: Tensor, image_pe: Tensor, prompt: Tensor, known: tuple[View, Places]
+    ) -> Mapping[str, Tensor]:
+        """image, image_pe (1, n_image, d), prompt (1, t_prompt, d) -> masks (n_masks, 4 grid, 4 grid), iou (n_masks,)
+
+        image is without what stands for "no mask", which is in `known`.
+        """
         d, n_masks = self.dims.d, self.dims.n_masks
         own = ops.concat([self.iou_token.weight, self.mask_tokens.weight], axis=0)  # (1 + n_masks, d)
         tokens = ops.concat([ops.reshape(own, (1, 1 + n_masks, d)), prompt], axis=1)  # (1, t, d)
-        tokens, image = self.transformer(image, image_pe, tokens, view)
+        tokens, image = self.transformer(image, image_pe, tokens, known)
 
         grid = int(image.shape[1] ** 0.5)
         x = ops.reshape(image, (1, grid, grid, d))
@@ -213,6 +244,11 @@ class MaskDecoder(nn.Module):
         masks = ops.matmul(ops.concat(rows, axis=0), pixels, transpose_b=True)  # (n_masks, (4 grid)^2)
         iou = self.iou_prediction_head(row(tokens, 0))  # (1, n_masks)
         return {"masks": ops.reshape(masks, (n_masks, 4 * grid, 4 * grid)), "iou": ops.reshape(iou, (n_masks,))}
+
+
+def row_of(x: Tensor) -> Tensor:
+    """(1, n) -> (n,)"""
+    return ops.reshape(x, (x.shape[1],))
 
 
 def row(tokens: Tensor, i: int) -> Tensor:

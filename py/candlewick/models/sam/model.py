@@ -10,10 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from candlewick import nn, ops
-from candlewick.models.sam.mask_decoder import DecoderDims, MaskDecoder, View
+from candlewick.models.sam.mask_decoder import DecoderDims, MaskDecoder, Places, View
 from candlewick.models.sam.prompt_encoder import PromptEncoder
 from candlewick.models.sam.tiny_vit import STRIDE, TinyViT, TinyViTDims
 from candlewick.models.sam.vit import ImageEncoderViT, ViTDims
@@ -76,18 +74,24 @@ def _encoder_dims(vision: Mapping[str, Any], d: int, image_size: int) -> TinyViT
 
 @dataclass(frozen=True)
 class Memory:
-    """What is kept of the picture between runs; n_image = grid * grid."""
+    """What is kept between runs; n_image = grid * grid."""
 
-    embedding: nn.State  # (1, n_image, d)
-    image: nn.State  # the same with what stands for "no mask" added
-    image_pe: nn.State  # the place of each position: of every picture
-    view: View  # of `image`, by the decoder's first block
+    embedding: nn.State  # (1, n_image, d), of the picture
+    view: View  # of the picture, by the decoder's first block
+    image_pe: nn.State  # (1, n_image, d), the place of each position: of every picture, as is the next
+    places: Places
 
     @staticmethod
     def new(dims: Dims) -> Memory:
         n_image, d = dims.grid**2, dims.decoder.d
-        wide = [nn.State(name, (1, n_image, d)) for name in ("embedding", "image", "image_pe")]
-        return Memory(*wide, View(*(nn.State(f"view.{name}", (1, n_image, d // 2)) for name in "kvq")))
+        half = (1, n_image, d // 2)
+        return Memory(
+            embedding=nn.State("embedding", (1, n_image, d)),
+            view=View(*(nn.State(f"view.{name}", half) for name in "kvq")),
+            image_pe=nn.State("image_pe", (1, n_image, d)),
+            places=Places(nn.State("places.k", half), nn.State("places.v", (d // 2,)), nn.State("places.q", half),
+                          nn.State("places.told", (d,))),
+        )
 
 
 class Sam(nn.Module):
@@ -99,23 +103,26 @@ class Sam(nn.Module):
         self.image_encoder = TinyViT(dims.encoder) if isinstance(dims.encoder, TinyViTDims) else ImageEncoderViT(dims.encoder)
         self.prompt_encoder = PromptEncoder(d, dims.image_size, dims.grid, dims.mask_channels)
         self.mask_decoder = MaskDecoder(dims.decoder)
-        self.pixel_scale = nn.Constant((1 / np.array(dims.pixel_std)).astype(np.float32))
 
     def prepare(self, memory: Memory) -> None:
         """Once, after loading: what depends on no picture."""
-        ops.update(memory.image_pe, self.prompt_encoder.image_pe(), 0, axis=1)
+        image_pe = self.prompt_encoder.image_pe()
+        places = self.mask_decoder.first.places(image_pe, self.prompt_encoder.no_mask_embed.weight)
+        ops.update(memory.image_pe, image_pe, 0, axis=1)
+        ops.update(memory.places.k, places.k, 0, axis=1)
+        ops.update(memory.places.v, places.v, 0, axis=0)
+        ops.update(memory.places.q, places.q, 0, axis=1)
+        ops.update(memory.places.told, places.told, 0, axis=0)
 
     def encode(self, pixels: Tensor, memory: Memory) -> None:
-        """pixels (1, image_size, image_size, 3), colours less the mean colour, 0 where there is no picture"""
-        self.remember(self.image_encoder(pixels * self.pixel_scale), memory)  # (1, grid, grid, d)
+        """pixels (1, image_size, image_size, 3), normalised colours, 0 where there is no picture"""
+        self.remember(self.image_encoder(pixels), memory)  # (1, grid, grid, d)
 
     def remember(self, embedding: Tensor, memory: Memory) -> None:
         """embedding (1, grid, grid, d): from now on it is that of the picture"""
-        embedding = ops.reshape(embedding, (1, self.dims.grid**2, self.dims.decoder.d))
-        image = embedding + self.prompt_encoder.no_mask_embed.weight
-        view = self.mask_decoder.view(image, memory.image_pe)
-        for state, value in ((memory.embedding, embedding), (memory.image, image), (memory.view.k, view.k),
-                             (memory.view.v, view.v), (memory.view.q, view.q)):
+        ops.update(memory.embedding, ops.reshape(embedding, (1, self.dims.grid**2, self.dims.decoder.d)), 0, axis=1)
+        view = self.mask_decoder.first.view(memory.embedding, memory.places)  # read where it is kept: it is made there
+        for state, value in ((memory.view.k, view.k), (memory.view.v, view.v), (memory.view.q, view.q)):
             ops.update(state, value, 0, axis=1)
 
     def recall(self, memory: Memory) -> dict[str, Tensor]:
@@ -129,8 +136,8 @@ class Sam(nn.Module):
         -> masks (n_masks, 4 grid, 4 grid) logits, iou (n_masks,)
         """
         prompt = self.prompt_encoder.points(points, labels)  # (1, n, d)
-        image, view = memory.image, memory.view
+        image, view = memory.embedding, memory.view
         if mask is not None:
-            image = ops.add(memory.embedding, self.prompt_encoder.mask(mask))
-            view = self.mask_decoder.view(image, memory.image_pe)
-        return self.mask_decoder(image, memory.image_pe, prompt, view)
+            image = self.prompt_encoder.mask(mask, memory.embedding)
+            view = self.mask_decoder.first.view(image, memory.places)
+        return self.mask_decoder(image, memory.image_pe, prompt, (view, memory.places))

@@ -59,7 +59,7 @@ class Segmenter:
         began = time.perf_counter()
         rgb = image.to_rgb(picture)
         dims = self.model.dims
-        pixels = image.model_pixels(rgb, dims.image_size, dims.pixel_mean)
+        pixels = image.model_pixels(rgb, dims.image_size, dims.pixel_mean, dims.pixel_std)
         ready = time.perf_counter()
         self.picture = None  # an encoder that is stopped leaves nothing that could be asked
         await self.executor.run("encode", {"pixels": pixels}, ())

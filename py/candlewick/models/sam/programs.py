@@ -38,12 +38,29 @@ async def load_model(checkpoint: Checkpoint) -> LoadedModel:
     return LoadedModel(dims, network, memory, programs(network, memory), weights)
 
 
-async def converted(checkpoint: Checkpoint) -> Checkpoint:
-    """A folder with nothing but PyTorch's file (`mobile_sam.pt`): the same under our names. Others stay as they are."""
+def pytorch_file(checkpoint: Checkpoint) -> str | None:
+    """The name of PyTorch's file (`mobile_sam.pt`) where there is no config.json beside it."""
     found = [name for name in checkpoint.files if name.endswith((".pt", ".pth"))]
-    if "config.json" in checkpoint.files or len(found) != 1:
+    return found[0] if len(found) == 1 and "config.json" not in checkpoint.files else None
+
+
+async def is_sam(checkpoint: Checkpoint) -> bool:
+    """Whether these are a SAM's files: its config.json says so, or the names in PyTorch's file do. Reads no weights."""
+    if "config.json" in checkpoint.files:
+        return (await checkpoint.json("config.json")).get("model_type") == "sam"
+    file = pytorch_file(checkpoint)
+    if file is None:
+        return False
+    return any(name.removeprefix("module.").startswith("image_encoder.") for name in
+               (await read_state_dict(checkpoint.files[file])).tensors)
+
+
+async def converted(checkpoint: Checkpoint) -> Checkpoint:
+    """A lone file of PyTorch's: the same under our names. Others stay as they are."""
+    file = pytorch_file(checkpoint)
+    if file is None:
         return checkpoint
-    state = from_state_dict(await read_state_dict(checkpoint.files[found[0]], found[0]))
+    state = from_state_dict(await read_state_dict(checkpoint.files[file], file))
     config = json.dumps(config_of(state.tensors)).encode()
     files = {**state.sources, "config.json": MemorySource(config, "config.json")}
     return Checkpoint(files, checkpoint.name, state.tensors)

@@ -59,12 +59,16 @@ class PromptEncoder(nn.Module):
             tokens = tokens + equal(labels, label) * embedding.weight
         return ops.reshape(tokens, (1, *tokens.shape))
 
-    def mask(self, mask: Tensor) -> Tensor:
-        """mask (1, 4 grid, 4 grid), logits -> (1, grid * grid, d), to be added to the image"""
+    def mask(self, mask: Tensor, image: Tensor | nn.State) -> Tensor:
+        """mask (1, 4 grid, 4 grid), logits, image (1, grid * grid, d) -> the image with the mask in place of "no mask" """
         x = ops.reshape(mask, (1, 4 * self.grid, 4 * self.grid, 1))
-        for step in self.mask_downscaling:
-            x = step(x)  # the last: (1, grid, grid, d)
-        return ops.reshape(x, (1, self.grid**2, x.shape[3]))
+        *steps, last = self.mask_downscaling
+        for step in steps:
+            x = step(x)  # (1, grid, grid, mask_channels)
+        d = image.shape[2]
+        bias = last.bias - ops.reshape(self.no_mask_embed.weight, (d,))
+        shape = (1, self.grid, self.grid, d)
+        return ops.reshape(ops.conv2d(x, last.weight, bias, ops.reshape(image, shape)), image.shape)
 
     def image_pe(self) -> Tensor:
         """The place of every position of the embedding: (1, grid * grid, d)"""
