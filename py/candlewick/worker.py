@@ -24,12 +24,13 @@ from candlewick import audio, executors
 from candlewick.executors.example import example_inputs
 from candlewick.executors.wasm.host_browser import Host
 from candlewick.tasks import BadInput, Cancelled
+from candlewick.tasks.generate import Generation
 from candlewick.tasks.segment import Segmentation
 from candlewick.tasks.transcribe import Transcription
 from candlewick.weights.load import Checkpoint
 from candlewick.weights.source import WeightsError, check_range
 
-FAMILIES: tuple[Any, ...] = (Transcription, Segmentation)
+FAMILIES: tuple[Any, ...] = (Transcription, Segmentation, Generation)
 """The tasks; each says whether a checkpoint is one of its family."""
 
 

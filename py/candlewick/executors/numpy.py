@@ -82,6 +82,9 @@ def matmul(a, b, transpose_b):
 @kernel
 def attention(q, k, v, start, bias, causal, scale):
     (_, h, n, d), (_, hk, m, _) = q.shape, k.shape
+    if causal:  # what no query sees need not be looked at
+        m = min(m, n + (0 if start is None else int(start)))
+        k, v = k[:, :, :m], v[:, :, :m]
     k, v = (np.repeat(a, h // hk, axis=1) if h != hk else a for a in (k, v))
     y = np.empty(q.shape, np.float32)
     for i in range(0, n, 256):  # blocks of queries: no (n, m) buffer for long inputs
