@@ -1,4 +1,4 @@
-"""set_image, predict, everything, embedding: a picture of the page, then prompts about it -> masks."""
+"""set_image, predict, everything, embedding, prepare: a picture of the page, then prompts about it -> masks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from candlewick import executors
 from candlewick.models.sam import EverythingOptions, Segmenter
-from candlewick.models.sam.programs import decoder
+from candlewick.models.sam.programs import is_sam
 from candlewick.tasks import TURN_SECONDS, BadInput, Cancelled, Desk
 from candlewick.weights.load import Checkpoint
 
@@ -19,9 +19,9 @@ from candlewick.weights.load import Checkpoint
 class Segmentation:
     """A loaded segmentation model and the page's name of the picture that is set."""
 
-    methods = ("set_image", "predict", "everything", "embedding")
+    methods = ("set_image", "predict", "everything", "embedding", "prepare")
     family = "sam"
-    wanted = "a folder with config.json (model_type sam) and safetensors"
+    wanted = "a folder with config.json (model_type sam) and safetensors, or a .pt or .pth file of MobileSAM or SAM alone"
 
     def __init__(self, segmenter: Segmenter) -> None:
         self._segmenter = segmenter
@@ -30,16 +30,15 @@ class Segmentation:
     @classmethod
     async def recognises(cls, checkpoint: Checkpoint) -> bool:
         """Whether load() may be called with this checkpoint. Reads no weights."""
-        return "config.json" in checkpoint.files and (await checkpoint.json("config.json")).get("model_type") == cls.family
+        return await is_sam(checkpoint)
 
     @classmethod
     async def load(
         cls, checkpoint: Checkpoint, executor: executors.Executor, on_progress: Callable[..., None]
     ) -> Segmentation:
         segmenter = await Segmenter.load(checkpoint, executor, on_progress)
-        model = segmenter.model
         # a mask as a prompt reads weights of its own, and the files are closed when loading is over
-        await executor.load(decoder(model.network, model.memory, 2, True), model.weights)
+        await segmenter.prepare(2, True)
         return cls(segmenter)
 
     def describe(self) -> dict[str, Any]:
@@ -113,6 +112,13 @@ class Segmentation:
         self._is_set(params["id"])
         desk.attach("embedding", await self._segmenter.embedding())
         return {"id": self._id}
+
+    async def prepare(self, params: Mapping[str, Any], data: Any, desk: Desk) -> dict[str, Any]:
+        """params: {tokens, mask}: be ready for prompts of so many tokens (a point is one, a box two, and one more where there
+        is no box), with a mask or without. The first of its kind would wait for that; answers the milliseconds it took."""
+        began = time.perf_counter()
+        await self._segmenter.prepare(int(params["tokens"]), bool(params.get("mask")))
+        return {"ms": (time.perf_counter() - began) * 1000}
 
     def _is_set(self, wanted: Any) -> None:
         if self._id is None or wanted != self._id:

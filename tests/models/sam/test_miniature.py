@@ -171,6 +171,18 @@ async def test_memory_stays_flat_over_pictures(segmenter):
     assert segmenter.describe()["memory"] == before
 
 
+async def test_prompts_of_another_size_take_little_memory(segmenter):
+    """Their programs come when they are first asked for, and work in the memory that the encoder worked in."""
+    await segmenter.set_image(WIDE)
+    before = segmenter.describe()["memory"]
+    for n in (2, 5, 9):
+        await segmenter.predict([[3, 4 + i] for i in range(n)], [1] * n)
+    assert {"decode_3", "decode_6", "decode_10"} <= segmenter.executor.programs.keys()
+    after = segmenter.describe()["memory"]
+    assert after["arena"] == before["arena"] and after["weights"] == before["weights"]
+    assert after["total"] - before["total"] < 200_000
+
+
 def test_the_mask_to_show_first():
     answer = {"iou": np.array([0.9, 0.1, 0.7, 0.3])}
     assert best(answer, 1, False) == 2  # one point is vague: the best of three

@@ -86,6 +86,9 @@ class WasmExecutor(Executor):
         if plan.recipe and staging_bytes < MIN_STAGING_BYTES:
             staging, staging_bytes = -(-plan.end // 64) * 64, MIN_STAGING_BYTES
             layout.cursor = plan.end = staging + staging_bytes
+        self._last = ""  # weights are laid out where the last run's outputs lie
+        if on_progress and plan.recipe:
+            on_progress("memory", 0, plan.end, "bytes")
         self.host.reserve(plan.end)
         for address, n_bytes in plan.zeros:
             for start in range(0, n_bytes, len(_ZEROS)):

@@ -48,6 +48,7 @@ class Layout:
         self.cursor = base
         self.weights: dict[tuple[str, str], int] = {}
         self.states: dict[str, int] = {}
+        self.arena = 0, 0  # address and bytes of the largest so far
         self.numbers: dict[tuple[float, str], int] = {}
         self.begin({}, {})
 
@@ -55,7 +56,7 @@ class Layout:
         """A new Plan, for weights that lie at `infos` in files or are at hand in `constants`; what is laid out stays."""
         self.infos, self.constants = infos, constants
         self.plan = Plan()
-        self.used: dict[str, int] = {"weights": 0, "state": 0}
+        self.used: dict[str, int] = {"weights": 0, "state": 0, "arena": 0}
 
     def take(self, n_bytes: int, region: str = "") -> int:
         """An aligned address with n_bytes behind it."""
@@ -64,6 +65,12 @@ class Layout:
         if region:
             self.used[region] += n_bytes
         return address
+
+    def arena_of(self, n_bytes: int) -> int:
+        """Room for the values of a run: that of an earlier load where it is large enough, since nothing there outlives a run."""
+        if n_bytes > self.arena[1]:
+            self.arena = self.take(n_bytes, "arena"), n_bytes
+        return self.arena[0]
 
     def state(self, v: Value) -> int:
         """A state buffer, zero at first."""

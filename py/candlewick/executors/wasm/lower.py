@@ -48,7 +48,7 @@ def lower(programs: dict[str, Program], layout: Layout) -> None:
         for b, offset in zip(floating, offsets):
             b.address = offset
         arena_bytes = max(arena_bytes, total)
-    arena = layout.take(arena_bytes)
+    arena = layout.arena_of(arena_bytes)
     outs: dict[str, tuple[int, int]] = {}
     for name, s, *_ in lowered:
         out = layout.take(0)
@@ -77,8 +77,8 @@ def lower(programs: dict[str, Program], layout: Layout) -> None:
         )
     plan.code = np.array(words, np.int64).astype(np.uint32).view(np.int32)
     layout.cursor = plan.code_address + plan.code.nbytes
-    plan.bytes = {**layout.used, "arena": arena_bytes, "code": plan.code.nbytes}
-    plan.staging, plan.staging_bytes = arena, arena_bytes
+    plan.bytes = {**layout.used, "code": plan.code.nbytes}
+    plan.staging, plan.staging_bytes = layout.arena
     plan.end = layout.cursor
 
 

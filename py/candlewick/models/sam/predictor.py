@@ -92,6 +92,13 @@ class Segmenter:
             raise ValueError("no picture is set: call set_image before asking for masks")
         return self.picture
 
+    async def prepare(self, n_tokens: int, with_mask: bool) -> str:
+        """The decoder for prompts of n_tokens is traced and loaded, if it is not yet; -> its entry."""
+        name = entry(n_tokens, with_mask)
+        if name not in self.executor.programs:
+            await self.executor.load(decoder(self.model.network, self.model.memory, n_tokens, with_mask), self.model.weights)
+        return name
+
     # ---- prompts ----------------------------------------------------------------------------------------------------
 
     async def predict(
@@ -117,11 +124,7 @@ class Segmenter:
             if mask.size != side * side or not np.isfinite(mask).all():
                 raise ValueError(f"mask_input: wanted {side} x {side} finite logits of an answer, got {list(mask.shape)}")
             inputs["mask"] = mask.reshape(1, side, side)
-        name = entry(len(tokens), mask_input is not None)
-        if name not in self.executor.programs:
-            programs = decoder(self.model.network, self.model.memory, len(tokens), mask_input is not None)
-            await self.executor.load(programs, self.model.weights)
-        answer = await self.executor.run(name, inputs)
+        answer = await self.executor.run(await self.prepare(len(tokens), mask_input is not None), inputs)
         kept = {None: slice(None), True: slice(1, None), False: slice(0, 1)}[multimask]
         ms = (time.perf_counter() - began) * 1000
         return {"masks": answer["masks"][kept], "iou": answer["iou"][kept], "timings": {"decode_ms": ms}}
