@@ -20,7 +20,7 @@ def normal(*shape: int, scale: float = 1.0) -> np.ndarray:
     return (RNG.standard_normal(shape) * scale).astype(np.float32)
 
 
-@pytest.fixture(params=["numpy", "wasm"])
+@pytest.fixture(params=["numpy", "wasm", "webgpu"])
 def executor(request):
     try:
         return create(request.param)
@@ -396,6 +396,8 @@ async def test_steps_give_every_value(executor):
 
 def test_every_op_has_a_kernel_on_every_executor():
     from candlewick.executors.wasm.lower import LOWER
+    from candlewick.executors.webgpu import LOWER as GPU
 
     assert set(OPS) == set(KERNELS)
     assert set(OPS) == set(LOWER)
+    assert set(OPS) == set(GPU)

@@ -11,7 +11,7 @@ from candlewick.executors.numpy import KERNELS
 from tests.executors.test_ops import close, erf, normal, run, softmax64
 
 
-@pytest.fixture(params=["numpy", "wasm", "wasm of 2 threads"])
+@pytest.fixture(params=["numpy", "wasm", "wasm of 2 threads", "webgpu"])
 def executor(request):
     try:
         return create(request.param.split()[0], threads=2 if "2" in request.param else None)

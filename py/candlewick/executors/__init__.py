@@ -162,8 +162,16 @@ def create(name: str = "auto", host: Any = None, threads: int | None = None) -> 
 
     if name == "numpy":
         return NumpyExecutor("chosen by hand")
+    if name == "webgpu":
+        from .webgpu import WebgpuExecutor
+
+        if host is None:
+            from .webgpu.host_wgpu import Host as Device
+
+            host = Device()
+        return WebgpuExecutor(host, "chosen by hand")
     if name not in ("auto", "wasm"):
-        raise ExecutorUnavailable(f"executor {name!r}: there are auto, wasm, numpy")
+        raise ExecutorUnavailable(f"executor {name!r}: there are auto, wasm, webgpu, numpy")
     from .wasm import WasmExecutor
 
     try:

@@ -1,0 +1,271 @@
+"""The webgpu executor: Programs as compute shaders, one submit a run.
+
+`load` lowers to a Plan: buffers, pipelines (a kernel with its constants) and dispatches with their bindings, all made once. A
+run writes the inputs, submits every dispatch together and reads back the outputs that were asked for. The `host` holds the
+device: `workers/webgpu.js` in a page, `host_wgpu.py` in CPython. It offers
+
+    limits, features                       of the device: maxStorageBufferBindingSize, maxBufferSize ... in bytes; names
+    buffer(n_bytes) -> number              a zeroed storage buffer; MemoryError with numbers where it cannot be
+    write(buffer, offset, bytes)           queued before what is submitted next
+    await prepare(plan, on_progress)       JSON: pipelines are compiled, bind groups made; ValueError says which kernel failed
+    await run(entry, first, last, reads) -> [bytes]    dispatches [first, last) of an entry; reads: (buffer, offset, n_bytes)
+    release()                              every buffer goes
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import AsyncIterator, Mapping
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...program import Instruction, Program, Value
+from .. import Executor, Progress, WeightSource, bounds, check_bounds, checked_inputs
+from ..wasm.views import WORD, View
+from . import lower_ops  # noqa: F401  (it fills LOWER)
+from .lowering import LOWER, Buffer, Lowering
+
+KERNELS = Path(__file__).with_name("kernels")
+__all__ = ["LOWER", "WebgpuExecutor"]
+
+
+class Entry:
+    """One lowered Program: where its inputs and outputs are, and how its instructions fall into dispatches."""
+
+    def __init__(self, lowering: Lowering) -> None:
+        self.views = lowering.views
+        self.inputs = {n: lowering.views[v.name] for n, v in lowering.program.inputs.items()}
+        self.outputs: dict[str, tuple[View, Value]] = {}
+        self.slots, self.scalars = lowering.slots, lowering.scalars
+        self.marks, self.made = lowering.marks, lowering.made
+        self.n_dispatches = len(lowering.dispatches)
+
+
+class WebgpuExecutor(Executor):
+    """See the module text. One host, one executor at a time."""
+
+    name = "webgpu"
+
+    def __init__(self, host: Any, reason: str = "") -> None:
+        super().__init__(reason)
+        self.host = host
+        self.entries: dict[str, Entry] = {}
+        self._buffers: dict[tuple[str, str], Buffer] = {}
+        self._pool: list[Buffer] = []
+        self._bounds: dict[str, dict[str, int]] = {}
+        self._bytes = {"weights": 0, "state": 0, "arena": 0}
+        self._last = ""
+
+    # ---- loading
+
+    async def load(
+        self, programs: Mapping[str, Program], weights: WeightSource, on_progress: Progress | None = None
+    ) -> None:
+        new = self._optimised(programs)
+        known = dict(self._buffers)
+        lowered = {name: self._lower(p) for name, p in new.items()}
+        made = {key: b for key, b in self._buffers.items() if key not in known}
+        try:
+            await self._fill(made, new, weights, on_progress)
+            for lowering in lowered.values():
+                self._place(lowering)
+            sources = {n: text for s in lowered.values() for n, text in s.sources.items()}
+            plan = _plan(lowered, sources)
+            report = on_progress and (lambda done, total: on_progress("shaders", done, total, "steps"))
+            await self.host.prepare(json.dumps(plan), report)
+        except BaseException:
+            self._buffers = known  # a load that fails leaves no name behind that holds no data
+            raise
+        for name, lowering in lowered.items():
+            entry = self.entries[name] = Entry(lowering)
+            entry.outputs = {n: (lowering.views[f"output {n}"], v) for n, v in new[name].outputs.items()}
+        self.programs |= new
+        self._bounds |= {name: bounds(p) for name, p in new.items()}
+
+    def _lower(self, program: Program) -> Lowering:
+        slots = {name: place for place, name in enumerate(program.scalars)}
+        scalars = Buffer(max(4, len(slots)), f"scalars {program.name}")
+        self._buffers[("scalars", program.name)] = scalars
+        s = Lowering(program, self._shared, scalars, slots)
+        for v in program.inputs.values():
+            s.views[v.name] = s.buffer(v.shape)
+            s.views[v.name].base.first = s.views[v.name].base.last = -1  # written before the first dispatch
+        s.run()
+        for name, v in program.outputs.items():
+            x = s.contiguous(s.view(v))
+            if isinstance(x.base, Buffer):
+                x.base.last = 1 << 30
+            s.views[f"output {name}"] = x
+        return s
+
+    def _shared(self, kind: str, v: Value) -> Buffer:
+        name = f"{v.number!r}" if v.kind == "number" else v.name
+        key = (kind, name)
+        if key not in self._buffers:
+            size = _matrix_words(v) if kind == "matrix" else max(1, v.size)
+            self._buffers[key] = Buffer(size, name)
+        return self._buffers[key]
+
+    def _place(self, s: Lowering) -> None:
+        """Give every value of a Program a buffer of the pool: the smallest that is free and large enough, else a new one."""
+        free = list(self._pool)
+        busy: list[tuple[int, Buffer]] = []
+        for b in sorted(s.buffers, key=lambda b: b.first):
+            free += [place for last, place in busy if last < b.first]
+            busy = [(last, place) for last, place in busy if last >= b.first]
+            fits = [place for place in free if b.words <= place.words <= max(4 * b.words, 1024)]
+            place = min(fits, key=lambda place: place.words, default=None)
+            if place is None:
+                place = Buffer(b.words)
+                place.number = self.host.buffer(b.words * WORD)
+                self._bytes["arena"] += b.words * WORD
+                self._pool.append(place)
+            else:
+                free.remove(place)
+            b.number = place.number
+            busy.append((b.last, place))
+
+    async def _fill(
+        self, made: Mapping[tuple[str, str], Buffer], programs: Mapping[str, Program], weights: WeightSource,
+        on_progress: Progress | None,
+    ) -> None:
+        """Make the buffers that are new and write weights, constants and literals into them."""
+        values = {v.name: v for p in programs.values() for v in p.weights.values()}
+        for done, ((kind, name), b) in enumerate(made.items()):
+            b.number = self.host.buffer(b.words * WORD)
+            if kind in ("flat", "matrix", "state"):
+                self._bytes["state" if kind == "state" else "weights"] += b.words * WORD
+            if kind == "number":
+                self.host.write(b.number, 0, np.array([float(name)], np.float32).tobytes())
+            elif kind in ("flat", "matrix"):
+                at = 0
+                for part in values[name].parts or (values[name],):
+                    size = (_matrix_words(part) if kind == "matrix" else part.size) * WORD
+                    if part.name:
+                        self.host.write(b.number, at, await _data(kind, part, weights))
+                    at += size
+                if on_progress:
+                    on_progress("weights", done + 1, len(made), "steps")
+
+    # ---- running
+
+    def _write_inputs(self, entry: str, inputs: Mapping[str, Any]) -> Entry:
+        program = self._program(entry)
+        arrays = checked_inputs(program, inputs)
+        check_bounds(program, self._bounds[entry], arrays)
+        e = self.entries[entry]
+        if e.slots:
+            self.host.write(e.scalars.number, 0, b"".join(arrays[n].tobytes() for n in e.slots))
+        for name, view in e.inputs.items():
+            self.host.write(view.base.number, 0, np.ascontiguousarray(arrays[name]).tobytes())
+        return e
+
+    async def run(
+        self, entry: str, inputs: Mapping[str, Any], fetch: tuple[str, ...] | None = None
+    ) -> dict[str, np.ndarray]:
+        e = self._write_inputs(entry, inputs)
+        self._last = ""
+        names = tuple(e.outputs) if fetch is None else fetch
+        data = await self.host.run(entry, 0, e.n_dispatches, [_read(*e.outputs[n]) for n in names])
+        self._last = entry
+        return {n: _array(bytes_, e.outputs[n][1]) for n, bytes_ in zip(names, data)}
+
+    async def fetch(self, entry: str, names: tuple[str, ...]) -> dict[str, np.ndarray]:
+        if self._last != entry:
+            raise ValueError(
+                f"webgpu: outputs of {entry!r} were asked for, the last finished run was of {self._last or 'nothing'!r}"
+            )
+        e = self.entries[entry]
+        data = await self.host.run(entry, 0, 0, [_read(*e.outputs[n]) for n in names])
+        return {n: _array(bytes_, e.outputs[n][1]) for n, bytes_ in zip(names, data)}
+
+    async def steps(self, entry: str, inputs: Mapping[str, Any]) -> AsyncIterator[tuple[Instruction, np.ndarray]]:
+        e, start = self._write_inputs(entry, inputs), 0
+        self._last = ""
+        for instruction, end, view in zip(self.programs[entry].instructions, e.marks, e.made):
+            span = WORD + sum((n - 1) * st for n, st in zip(view.shape, view.array.strides))
+            (data,) = await self.host.run(entry, start, end, [(view.base.number, view.offset, span)])
+            start = end
+            flat = np.frombuffer(data, np.int32 if instruction.out.dtype == "i32" else np.float32)
+            yield instruction, np.lib.stride_tricks.as_strided(flat, view.shape, view.array.strides).copy()
+
+    async def profile(self, entry: str, inputs: Mapping[str, Any]) -> list[tuple[int, str, float]]:
+        e, start, times = self._write_inputs(entry, inputs), 0, []
+        self._last = ""
+        for index, (instruction, end) in enumerate(zip(self.programs[entry].instructions, e.marks)):
+            begin = time.perf_counter()
+            if end > start:
+                await self.host.run(entry, start, end, [(e.scalars.number, 0, WORD)])
+            times.append((index, instruction.op, (time.perf_counter() - begin) * 1000))
+            start = end
+        return times
+
+    async def close(self) -> None:
+        self.host.release()
+        self.entries, self.programs, self._buffers, self._pool, self._last = {}, {}, {}, [], ""
+        self._bytes = dict.fromkeys(self._bytes, 0)
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            "executor": self.name,
+            "reason": self.reason,
+            "threads": 1,
+            "threads_asked": 1,
+            "relaxed_simd": False,
+            "memory": {**self._bytes, "total": sum(self._bytes.values())},
+        }
+
+
+# ---- helpers
+
+
+def _matrix_words(v: Value) -> int:
+    """Words of a weight matrix on the device: 16-bit types stay two in a word, everything else is float32."""
+    return -(-v.size // 2) if v.dtype in ("f16", "bf16") else v.size
+
+
+async def _data(kind: str, v: Value, weights: WeightSource) -> bytes:
+    """A weight's bytes as the kernels read it: a convolution's (c_out, c_in, taps) as (c_out, taps, c_in)."""
+    array = await weights.read(v.name)
+    if kind == "matrix" and array.ndim > 2:
+        array = np.moveaxis(array, 1, -1)
+    if array.dtype == np.int32:
+        return np.ascontiguousarray(array).tobytes()
+    if kind == "matrix" and v.dtype == "f16":
+        data = np.ascontiguousarray(array, np.float16).tobytes()
+        return data + bytes(-len(data) % WORD)
+    if kind == "matrix" and v.dtype == "bf16":
+        bits = np.ascontiguousarray(array, np.float32).view(np.uint32) >> 16
+        data = bits.astype(np.uint16).tobytes()
+        return data + bytes(-len(data) % WORD)
+    return np.ascontiguousarray(array, np.float32).tobytes()
+
+
+def _plan(lowered: Mapping[str, Lowering], sources: Mapping[str, str]) -> dict[str, Any]:
+    """Plain data for the host: {kernels: {name: WGSL}, pipelines: [{kernel, entry, constants}],
+    entries: {name: [[pipeline, [buffer numbers, -1 for none], [x, y, z]]]}}."""
+    pipelines: dict[tuple, int] = {}
+    entries: dict[str, list[Any]] = {}
+    for name, s in lowered.items():
+        steps = entries[name] = []
+        for d in s.dispatches:
+            number = pipelines.setdefault((d.kernel, d.entry, d.constants), len(pipelines))
+            steps.append([number, [-1 if b is None else b.number for b in d.bindings], list(d.groups)])
+    used = {kernel for kernel, _, _ in pipelines}
+    return {
+        "kernels": {k: sources[k] if k in sources else (KERNELS / f"{k}.wgsl").read_text() for k in sorted(used)},
+        "pipelines": [{"kernel": k, "entry": e, "constants": dict(c)} for k, e, c in pipelines],
+        "entries": entries,
+    }
+
+
+def _read(view: View, value: Value) -> tuple[int, int, int]:
+    return view.base.number, view.offset, prod(value.shape) * WORD
+
+
+def _array(data: bytes, value: Value) -> np.ndarray:
+    return np.frombuffer(data, np.int32 if value.dtype == "i32" else np.float32).reshape(value.shape)

@@ -1,0 +1,32 @@
+// y = x / sqrt(mean(x^2) + eps) * w over the last axis; a workgroup a row, sums in float32 by a tree.
+
+override M: u32; override N: u32;
+override X: u32; override LDX: u32; override W: u32; override Y: u32;
+override EPS: f32;
+
+@group(0) @binding(0) var<storage, read> x: array<f32>;
+@group(0) @binding(1) var<storage, read> w: array<f32>;
+@group(0) @binding(2) var<storage, read_write> y: array<f32>;
+
+var<workgroup> parts: array<f32, 128>;
+
+@compute @workgroup_size(128)
+fn main(@builtin(workgroup_id) group: vec3u, @builtin(num_workgroups) counts: vec3u, @builtin(local_invocation_index) lane: u32) {
+    let row = group.x + group.y * counts.x;
+    let here = min(row, M - 1);
+    var squares = 0.0;
+    for (var i = lane; i < N; i += 128) {
+        let v = x[X + here * LDX + i];
+        squares += v * v;
+    }
+    parts[lane] = squares;
+    workgroupBarrier();
+    for (var half = 64u; half > 0; half /= 2) {
+        if (lane < half) { parts[lane] += parts[lane + half]; }
+        workgroupBarrier();
+    }
+    let scale = inverseSqrt(parts[0] / f32(N) + EPS);
+    if (row < M) {
+        for (var i = lane; i < N; i += 128) { y[Y + row * N + i] = x[X + row * LDX + i] * scale * w[W + i]; }
+    }
+}

@@ -1,0 +1,41 @@
+// softmax or log_softmax (LOG) of rows; a workgroup a row.
+
+override M: u32; override N: u32;
+override X: u32; override Y: u32;
+override LOG: bool = false;
+
+@group(0) @binding(0) var<storage, read> x: array<f32>;
+@group(0) @binding(1) var<storage, read_write> y: array<f32>;
+
+var<workgroup> parts: array<f32, 128>;
+
+@compute @workgroup_size(128)
+fn main(@builtin(workgroup_id) group: vec3u, @builtin(num_workgroups) counts: vec3u, @builtin(local_invocation_index) lane: u32) {
+    let row = group.x + group.y * counts.x;
+    let here = min(row, M - 1);
+    var largest = -3.4e38;
+    for (var i = lane; i < N; i += 128) { largest = max(largest, x[X + here * N + i]); }
+    parts[lane] = largest;
+    workgroupBarrier();
+    for (var half = 64u; half > 0; half /= 2) {
+        if (lane < half) { parts[lane] = max(parts[lane], parts[lane + half]); }
+        workgroupBarrier();
+    }
+    largest = parts[0];
+    workgroupBarrier();
+    var sum = 0.0;
+    for (var i = lane; i < N; i += 128) { sum += exp(x[X + here * N + i] - largest); }
+    parts[lane] = sum;
+    workgroupBarrier();
+    for (var half = 64u; half > 0; half /= 2) {
+        if (lane < half) { parts[lane] += parts[lane + half]; }
+        workgroupBarrier();
+    }
+    sum = parts[0];
+    if (row < M) {
+        for (var i = lane; i < N; i += 128) {
+            let d = x[X + row * N + i] - largest;
+            if (LOG) { y[Y + row * N + i] = d - log(sum); } else { y[Y + row * N + i] = exp(d) / sum; }
+        }
+    }
+}
