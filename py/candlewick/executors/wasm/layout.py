@@ -67,7 +67,7 @@ class Layout:
         return address
 
     def arena_of(self, n_bytes: int) -> int:
-        """Room for the values of a run: that of an earlier load where it is large enough, since nothing there outlives a run."""
+        """Room for the values of a run: that of an earlier load if it is large enough, for nothing there outlives a run."""
         if n_bytes > self.arena[1]:
             self.arena = self.take(n_bytes, "arena"), n_bytes
         return self.arena[0]
