@@ -163,9 +163,42 @@ def generate(
             options={name: value for name, value in given.items() if value is not None}))
 
 
+class Dtype(enum.StrEnum):
+    f32 = "f32"
+    f16 = "f16"
+    bf16 = "bf16"
+    q8_0 = "q8_0"
+    q6_k = "q6_k"
+    q5_1 = "q5_1"
+    q5_0 = "q5_0"
+    q4_k = "q4_k"
+    q4_1 = "q4_1"
+    q4_0 = "q4_0"
+
+
+@app.command()
+def convert(
+    source: Annotated[str, typer.Argument(metavar="IN", help=(
+        "A language model: .gguf, llama2.c .bin, a folder in the layout of Hugging Face, or the name of one under models/."))],
+    target: Annotated[Path, typer.Argument(metavar="OUT", help=(
+        "x.gguf, x.bin (llama2.c, with tokenizer.bin beside it), or a new folder (safetensors)."))],
+    dtype: Annotated[Dtype | None, typer.Option(help=(
+        "Type of the matrices; default: as they are. Of 4 and 5 bits, the embeddings take q8_0 (q4_k: q6_k). Folders hold "
+        "f32, f16 and bf16; llama2.c files f32 and q8_0 (its int8)."))] = None,
+    tokenizer: Annotated[Path | None, typer.Option(help="The tokenizer.bin of a llama2.c file, if it lies elsewhere.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress on stderr.")] = False,
+) -> None:
+    """Convert a llama model between GGUF, safetensors and llama2.c, its tokenizer and chat template with it."""
+    with failures():
+        from candlewick.commands.convert import convert as run
+
+        run(source, target, None if dtype is None else dtype.value, tokenizer, quiet)
+
+
 @app.command()
 def inspect(
-    path: Annotated[Path, typer.Argument(metavar="FILE", help="A safetensors file or a checkpoint folder.")],
+    path: Annotated[Path, typer.Argument(metavar="FILE", help=(
+        "A weights file (safetensors, GGUF, llama2.c .bin, PyTorch .pt or .bin, .npz, ONNX), or a checkpoint folder."))],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ) -> None:
     """List the tensors of FILE with dtype, shape and bytes, and its metadata. Reads the header only."""

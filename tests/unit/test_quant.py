@@ -27,8 +27,8 @@ def random_blocks(dtype, n, seed=0):
     """Blocks whose scales are ordinary numbers: the other bytes are random."""
     rng = np.random.default_rng(seed)
     blocks = rng.integers(0, 256, (n, DTYPES[dtype].bytes), np.uint8)
-    for at in {"q4_1": (0, 2), "q5_1": (0, 2), "q2_k": (80, 82), "q3_k": (108,), "q4_k": (0, 2), "q5_k": (0, 2), "q6_k": (208,)}.get(
-            dtype, (0,)):
+    scales = {"q4_1": (0, 2), "q5_1": (0, 2), "q2_k": (80, 82), "q3_k": (108,), "q4_k": (0, 2), "q5_k": (0, 2), "q6_k": (208,)}
+    for at in scales.get(dtype, (0,)):
         if dtype == "q8_k":
             blocks[:, :4] = rng.standard_normal((n, 1)).astype("<f4").view(np.uint8)
         else:

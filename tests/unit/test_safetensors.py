@@ -125,7 +125,7 @@ def test_bfloat16_widens_exactly():  # BR-25
 
 
 def test_every_dtype_of_the_table_loads():
-    for dtype in DTYPES.values():
+    for dtype in (d for d in DTYPES.values() if d.safetensors):
         got = load(build({"x": entry(dtype.safetensors, [2], 0, 2 * dtype.bytes)}, bytes(2 * dtype.bytes)))["x"]
         assert got.shape == (2,) and not got.any()
 

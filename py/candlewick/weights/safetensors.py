@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -150,21 +150,25 @@ def pieces(
         if name == "__metadata__":
             raise WeightsError(f"{file}: '__metadata__' is not a tensor name")
     order = sorted(tensors, key=lambda name: (-tensors[name].dtype.itemsize, name))
-    header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
-    offset = 0
-    for name in order:
-        array = tensors[name]
-        dtype = DTYPES[FROM_NUMPY[array.dtype.newbyteorder("<")]].safetensors
-        end = offset + array.nbytes
-        header[name] = {"dtype": dtype, "shape": list(array.shape), "data_offsets": [offset, end]}
-        offset = end
-    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
-    text += b" " * (-len(text) % ALIGNMENT)
+    head = header([(name, FROM_NUMPY[tensors[name].dtype.newbyteorder("<")], tensors[name].shape) for name in order], metadata)
 
     def run() -> Iterator[bytes | memoryview]:
-        yield len(text).to_bytes(8, "little") + text
+        yield head
         for name in order:
             array = np.ascontiguousarray(tensors[name], tensors[name].dtype.newbyteorder("<"))
             yield array.data.cast("B") if array.size else b""
 
     return run()
+
+
+def header(rows: Iterable[tuple[str, str, tuple[int, ...]]], metadata: Mapping[str, str] | None = None) -> bytes:
+    """Everything before the data of tensors that follow one another: rows of name, dtype, shape. Padded to ALIGNMENT."""
+    entries: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
+    offset = 0
+    for name, dtype, shape in rows:
+        end = offset + math.prod(shape) * DTYPES[dtype].bytes
+        entries[name] = {"dtype": DTYPES[dtype].safetensors, "shape": list(shape), "data_offsets": [offset, end]}
+        offset = end
+    text = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % ALIGNMENT)
+    return len(text).to_bytes(8, "little") + text
