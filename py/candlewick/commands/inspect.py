@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from candlewick.commands.common import Failure
 
+if TYPE_CHECKING:
+    from candlewick.weights.load import Checkpoint
+    from candlewick.weights.safetensors import TensorInfo
+
+LISTED = 8  # values of a list that are shown
+
 
 def inspect(path: Path, as_json: bool) -> None:
-    """path: a safetensors file, or a folder with one or with shards."""
+    """path: a weights file of any kind that is read here, or a checkpoint folder."""
     if not path.exists():
         raise Failure(f"{path}: no such file or folder; check the path")
     report = asyncio.run(read(path))
@@ -22,31 +29,95 @@ def inspect(path: Path, as_json: bool) -> None:
 
 
 async def read(path: Path) -> dict[str, Any]:
-    """-> {"path", "metadata", "config", "tensors": [{name, dtype, shape, bytes, file}], "totals"}."""
+    """-> {"path", "format", "metadata", "config", "tensors": [{name, dtype, shape, bytes, file}], "totals"}."""
+    from candlewick.weights.load import Checkpoint
+
     config: dict[str, Any] = {}
-    metadata: dict[str, str] = {}
-    if path.is_dir():
-        from candlewick.weights.load import Checkpoint
-
-        checkpoint = Checkpoint.open(path)
-        tensors = list((await checkpoint.tensors()).values())
-        if (path / "config.json").is_file():
-            config = await checkpoint.json("config.json")
-        for name in sorted({tensor.file for tensor in tensors}):
-            metadata.update((await header(path / name))[1])
+    if path.is_file():
+        found = await header(path)
     else:
-        tensors, metadata = await header(path)
-    rows = [{"name": t.name, "dtype": t.dtype, "shape": list(t.shape), "bytes": t.end - t.start, "file": t.file}
-            for t in tensors]
-    return {"path": str(path), "metadata": metadata, "config": config, "tensors": rows, "totals": totals(rows)}
+        checkpoint = Checkpoint.open(path)
+        if "config.json" in checkpoint.files:
+            config = await checkpoint.json("config.json")
+        found = await folder(path, checkpoint)
+    rows = [{"name": t.name, "dtype": t.dtype, "shape": list(t.shape), "bytes": t.end - t.start,
+             "file": t.file.partition("#")[0]} for t in found.tensors]
+    metadata = {key: brief(value) for key, value in found.metadata.items()}
+    return {"path": str(path), "format": found.format, "metadata": metadata, "config": config, "tensors": rows,
+            "totals": totals(rows)}
 
 
-async def header(path: Path):
-    """-> (list of TensorInfo, metadata). Raises WeightsError that says what the file looks like instead."""
-    from candlewick.weights.safetensors import read_header
-    from candlewick.weights.source import FileSource
+@dataclass(frozen=True)
+class Header:
+    """What a file's header says. Of tensors that are kept packed in a file, the bytes are those that they unpack to."""
 
-    return await read_header(FileSource(path))
+    format: str
+    tensors: list[TensorInfo]
+    metadata: dict[str, Any]
+
+
+async def folder(path: Path, checkpoint: Checkpoint) -> Header:
+    """The weights of a checkpoint folder, in one file or in parts."""
+    from candlewick.weights.convert.llama import folder_tensors
+
+    names = [name for name in checkpoint.files if name.lower().endswith((".gguf", ".bin"))]
+    alone = [name for name in names if name.lower().endswith(".gguf")] or [n for n in names if not n.startswith("tok")]
+    if len(alone) == 1 and not any(name.endswith(".safetensors") for name in checkpoint.files):
+        return await header(path / alone[0])
+    tensors = list((await folder_tensors(checkpoint)).values())
+    files = sorted({tensor.file.partition("#")[0] for tensor in tensors})
+    heads = [await header(path / name) for name in files]
+    return Header(heads[0].format, tensors, {key: value for head in heads for key, value in head.metadata.items()})
+
+
+async def header(path: Path) -> Header:
+    """The header of one file, told by its first bytes. Raises WeightsError that says what the file looks like instead."""
+    from candlewick.weights import gguf, llama2c, npz, pth, safetensors, zip
+    from candlewick.weights.convert import ctranslate2
+    from candlewick.weights.source import FileSource, WeightsError
+
+    source = FileSource(path)
+    start = await source.read(0, min(source.size, 8))
+    suffix = path.suffix.lower()
+    if start[:4] == gguf.MAGIC or suffix == ".gguf":
+        found = await gguf.read_header(source)
+        return Header(f"GGUF version {found.version}", found.tensors, found.metadata)
+    if start[:4] == b"PK\x03\x04" and suffix != ".safetensors":
+        if any(name.rpartition("/")[2] == "data.pkl" for name in await zip.read_directory(source)):
+            return Header("PyTorch", list((await pth.read_state_dict(source)).tensors.values()), {})
+        return Header("npz", list((await npz.read_npz(source)).tensors.values()), {})
+    if suffix == ".onnx":
+        return onnx(path)
+    if suffix == ".bin":
+        if int.from_bytes(start[:4], "little") == ctranslate2.VERSION and len(start) > 4:
+            model = await ctranslate2.read_model(source)
+            return Header(f"CTranslate2 {model.spec}", list(model.variables.values()), {})
+        try:
+            sizes = await llama2c.read_header(source)
+        except WeightsError as error:
+            raise WeightsError(f"{error}. A .bin is read if it is PyTorch's, llama2.c's or CTranslate2's") from error
+        return Header(f"llama2.c version {sizes.sizes.version}", list(sizes.tensors.values()), asdict(sizes.sizes))
+    infos, metadata = await safetensors.read_header(source)
+    return Header("safetensors", infos, dict(metadata))
+
+
+def onnx(path: Path) -> Header:
+    """The constants of an ONNX graph; the file has no header, so that all of it is looked at."""
+    from candlewick.dtypes import FROM_NUMPY
+    from candlewick.weights.onnx import read_graph
+    from candlewick.weights.safetensors import TensorInfo
+
+    graph = read_graph(path.read_bytes(), path.name)
+    return Header("ONNX", [TensorInfo(name, FROM_NUMPY[array.dtype.newbyteorder("<")], array.shape, path.name, 0, array.nbytes)
+                           for name, array in graph.tensors.items()], {"nodes": len(graph.nodes)})
+
+
+def brief(value: Any) -> Any:
+    """A value of the metadata; of a list that is long, how long it is and how it begins."""
+    value = value.tolist() if hasattr(value, "tolist") else value
+    if isinstance(value, list) and len(value) > LISTED:
+        return f"{len(value)} values: {json.dumps(value[:LISTED], ensure_ascii=False)[1:-1]} ..."
+    return value
 
 
 def totals(rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -96,5 +167,5 @@ def show(report: dict[str, Any]) -> None:
             console.print(f"{title}.{key} = {shown}", markup=False, highlight=False)
     whole = report["totals"]
     parts = ", ".join(f"{name} {entry['bytes']:,}" for name, entry in whole["by_dtype"].items())
-    console.print(f"{whole['tensors']} tensors, {whole['elements']:,} elements, {whole['bytes']:,} bytes ({parts})",
-                  markup=False, highlight=False)
+    console.print(f"{report['format']}: {whole['tensors']} tensors, {whole['elements']:,} elements, {whole['bytes']:,} bytes "
+                  f"({parts})", markup=False, highlight=False)
