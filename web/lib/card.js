@@ -25,7 +25,7 @@ const RUNTIME_BYTES = 110e6;
 export function savedChoice() {
   const threads = Number(settings.get("threads"));
   const executor = settings.get("executor");
-  return { executor: executor === "wasm" || executor === "numpy" ? executor : "auto", threads: threads > 0 ? threads : null };
+  return { executor: executor === "wasm" || executor === "webgpu" || executor === "numpy" ? executor : "auto", threads: threads > 0 ? threads : null };
 }
 
 export class ModelCard {
@@ -51,11 +51,13 @@ export class ModelCard {
   /** @type {(button: HTMLButtonElement) => void} */
   onDiagnostics = () => {};
 
-  /** Builds the cards in #model-cards. @param {import("./link.js").Link} link @param {Kind} kind */
+  /** Builds the cards in #model-cards, and the second in #run-card where a page has that elsewhere. @param {import("./link.js").Link} link @param {Kind} kind */
   constructor(link, kind) {
     this.link = link;
     this.kind = kind;
-    byId("model-cards", HTMLDivElement).replaceChildren(modelCard(kind, link.model), runCard());
+    const cards = byId("model-cards", HTMLDivElement);
+    cards.replaceChildren(modelCard(kind, link.model));
+    (document.getElementById("run-card") ?? cards).append(runCard());
     this.#executor = byId("executor", HTMLSelectElement);
     this.#threads = byId("threads", HTMLSelectElement);
     this.#load = byId("load", HTMLButtonElement);
@@ -188,12 +190,13 @@ export class ModelCard {
     this.#load.hidden = !(state === "idle" || state === "failed");
     this.#load.textContent = state === "failed" ? "Load again" : this.#bytes ? `Load the model (${formatBytes(this.#bytes)})` : "Load the model";
     this.#stop.hidden = !loading;
-    this.#threads.disabled = this.#executor.value === "numpy";
+    this.#threads.disabled = ["numpy", "webgpu"].includes(this.#executor.value);
     const outcome = byId("load-outcome", HTMLDivElement);
     if (error && !outcome.hasChildNodes()) outcome.replaceChildren(errorNotice(error, (button) => this.onDiagnostics(button)));
     if (!error) outcome.replaceChildren();
-    const { needs } = this.link;                          // the files know better than a manifest's sum
-    setFacts(this.#facts, this.#before.map(([name, value]) => [name, needs && name === "Memory it needs" ? formatMemory(needs) : value]));
+    const { needs, model } = this.link, listed = this.kind.served.length > 1 && model.model;   // then the list tells the sizes
+    setFacts(this.#facts, this.#before.filter(([name]) => !listed || name === "Licence").map(([name, value]) =>
+      [name, needs && name === "Memory it needs" ? formatMemory(needs + RUNTIME_BYTES) : value]));   // the files know better than a manifest's sum
     byId("run-why", HTMLParagraphElement).textContent = this.#why();
   }
 
@@ -208,7 +211,7 @@ export class ModelCard {
   /** Executor and memory in use, and the times that the page gives. @param {Array<[string, string | null]>} times */
   showRun(times) {
     const { info } = this.link;
-    const threads = info && info.executor !== "numpy" ? `${info.threads} of ${info.threads_asked} asked for` : null;
+    const threads = info?.executor === "wasm" ? `${info.threads} of ${info.threads_asked} asked for` : null;
     setFacts(byId("run-facts", HTMLDListElement), [
       ["Executor", info ? executorName(info.executor) : null],
       ["Threads", threads],
@@ -261,7 +264,7 @@ function modelCard({ served, own, family }, first) {
 
 /** How it runs. */
 function runCard() {
-  const options = [["auto", "Automatic"], ["wasm", "WASM SIMD"], ["numpy", "NumPy (slow)"]];
+  const options = [["auto", "Automatic"], ["wasm", "WASM SIMD"], ["webgpu", "WebGPU"], ["numpy", "NumPy (slow)"]];
   return el("section", { class: "card stack", "aria-labelledby": "run-title" },
     el("h2", { id: "run-title", text: "How it runs" }),
     el("div", { class: "fields" },

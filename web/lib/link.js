@@ -4,7 +4,7 @@
  *
  * @typedef {"idle" | "loading" | "ready" | "busy" | "failed"} State
  * @typedef {{model: string | null, files?: File[], name: string}} Model
- * @typedef {{executor: "auto" | "wasm" | "numpy", threads: number | null, capacity?: number | null}} Choice
+ * @typedef {{executor: "auto" | "wasm" | "webgpu" | "numpy", threads: number | null, capacity?: number | null}} Choice
  *   capacity: tokens that a language model shall have room for
  */
 import { Engine } from "../../workers/client.js";

@@ -16,13 +16,14 @@ export const FILES = [
   "web/", "web/home.js", "web/style.css", "web/favicon.svg", "web/manifest.webmanifest", "web/samples/candle.wav",
   ..."cat coffee rocket".split(" ").map((name) => `web/samples/${name}.jpg`),
   ..."audio card database device drop embeddings formats geometry link mask offline outline page picture recorder recorder.worklet sniff ui words".split(" ").map((name) => `web/lib/${name}.js`),
+  "web/llama/", "web/llama/llama.css", ..."composer conversation history log markdown model odds options page store writer".split(" ").map((name) => `web/llama/${name}.js`),
   "web/segment/", "web/segment/segment.css", ..."camera input model objects overlay page panel save session stage".split(" ").map((name) => `web/segment/${name}.js`),
   "web/whisper/", ..."input model options page player result".split(" ").map((name) => `web/whisper/${name}.js`),
-  ..."boot checkpoint client engine.worker features files protocol sha256 storage thread.worker unzip wasm words".split(" ").map((name) => `workers/${name}.js`),
+  ..."boot checkpoint client engine.worker features files protocol sha256 storage thread.worker unzip wasm webgpu words".split(" ").map((name) => `workers/${name}.js`),
   ..."single.relaxed single.simd128 threads.relaxed threads.simd128".split(" ").map((name) => `workers/kernels.${name}.wasm`),
   ..."pyodide.mjs pyodide.asm.mjs pyodide.asm.wasm python_stdlib.zip pyodide-lock.json".split(" ").map((name) => `build/pyodide/${PYODIDE}/${name}`),
   "build/wheels/index.json",
-  "models/whisper-tiny.en/manifest.json", "models/mobilesam/manifest.json", "models/smollm2-135m-instruct/manifest.json",
+  ..."whisper-tiny.en mobilesam smollm2-135m-instruct".split(" ").map((name) => `models/${name}/manifest.json`), "models/smollm2-135m-instruct/manifest.json",
 ];
 
 /** How many files are asked for at a time. */

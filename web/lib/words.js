@@ -77,7 +77,7 @@ export function errorNotice(error, onDiagnostics, cannot) {
   const button = el("button", { class: "button compact", type: "button", text: "Copy diagnostics" });
   button.addEventListener("click", () => onDiagnostics(button));
   return el("div", { class: "notice bad", role: "alert" },
-    el("h3", { text: title }), el("p", { text: message }), ...(advice ? [el("p", { text: advice })] : []), button);
+    el("h3", { text: title }), el("p", { text: message }), ...(advice ? [el("p", { text: advice })] : []), el("div", { class: "row" }, button));
 }
 
 const EXECUTORS = /** @type {Record<string, string>} */ ({ wasm: "WASM SIMD", numpy: "NumPy", webgpu: "WebGPU" });
