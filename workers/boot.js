@@ -20,14 +20,15 @@ const SITE = "/lib/python3.14/site-packages/";
 /** Names of snapshots in the store begin so. */
 const PREFIX = "python~";
 /** Change it when the layout of a snapshot file or what is imported in it changes. */
-const FORMAT = 3;
+const FORMAT = 4;
 const MAGIC = 0x57434e44;
 /** Extension modules that `import numpy` loads; others (random, fft) load when they are first used. */
 const EARLY = /^numpy\/(_core\/_multiarray_umath|linalg\/\w+)\.cpython[^/]*\.so$/;
-/** What of site-packages is of no use at run time. */
+/** What of site-packages is of no use at run time, or is whole in memory (jinja2, which takes long to compile). */
 const USELESS =
-  /^(micropip|packaging)|\/tests\/|^numpy\/(f2py|testing|typing|distutils|_core\/(include|lib))\/|\.(pyi|pxd|h|a)$|RECORD$/;
-const IMPORTS = "import asyncio, json, struct, zlib, numpy, candlewick.worker";
+  /^(micropip|packaging|jinja2|markupsafe)|\/tests\/|^numpy\/(f2py|testing|typing|distutils|_core\/(include|lib))\/|\.(pyi|pxd|h|a)$|RECORD$/;
+const IMPORTS =
+  "import asyncio, json, struct, zlib, numpy, jinja2.debug, jinja2.ext, jinja2.sandbox, candlewick.worker";
 
 /** @typedef {(done: number, total: number, unit: "bytes" | "steps") => void} OnProgress */
 /** @typedef {{py: any, how: "snapshot" | "cold", timings: Record<string, number>, keep: (() => Promise<string>) | null}} Booted */

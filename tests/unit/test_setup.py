@@ -444,6 +444,28 @@ def test_wheel_is_built_again_only_when_the_package_changed(tmp_path):
     assert build().stat().st_mtime_ns != facts
 
 
+def test_template_engine_for_the_page_is_pure_python(tmp_path):
+    """jinja2 and markupsafe out of the environment that runs this test, as one wheel that runs by itself."""
+    pytest.importorskip("jinja2")
+    (tmp_path / "setup").mkdir()
+    (tmp_path / "setup" / "sources.json").write_text("{}")
+    (tmp_path / "requirements.txt").write_text("jinja2\n")
+    setup = Setup(tmp_path)
+    setup.python = Path(sys.executable)
+    setup.template_wheel()
+    (wheel,) = (tmp_path / "build" / "wheels").iterdir()
+    facts = wheel.stat().st_mtime_ns
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+    assert {"jinja2/sandbox.py", "markupsafe/__init__.py"} <= set(names) and not any(name.endswith(".so") for name in names)
+    assert sum("LICENSE" in name for name in names) == 2
+    code = "import jinja2.sandbox as s; print(s.__file__, s.SandboxedEnvironment().from_string('{{ 1 + 1 }}').render())"
+    found = subprocess.run([sys.executable, "-S", "-c", code], env={"PYTHONPATH": str(wheel)}, capture_output=True, text=True)
+    assert found.stdout.split() == [f"{wheel}/jinja2/sandbox.py", "2"], found.stderr
+    setup.template_wheel()
+    assert wheel.stat().st_mtime_ns == facts
+
+
 def test_two_set_ups_wait_for_each_other(tmp_path):
     code = (
         "import sys, time; from pathlib import Path; from setup.steps import exclusively\n"
