@@ -82,7 +82,7 @@ def find_model(name: str) -> Path:
 
 
 def find_text_model(name: str, tokenizer: Path | None = None) -> Checkpoint:
-    """The checkpoint of a language model: a folder or a name as for find_model, or a .gguf file, or a llama2.c .bin file.
+    """The checkpoint of a language model: a folder or a name as for find_model, or a file (see Checkpoint.open).
 
     tokenizer: the tokenizer.bin of a llama2.c file, where it does not lie beside it. Raises Failure.
     """
@@ -90,21 +90,13 @@ def find_text_model(name: str, tokenizer: Path | None = None) -> Checkpoint:
     from candlewick.weights.source import FileSource
 
     path = Path(name)
-    if not path.is_file():
-        checkpoint = Checkpoint.open(find_model(name))
-    elif path.suffix.lower() == ".gguf":
-        checkpoint = Checkpoint({path.name: FileSource(path)}, path.stem)
-    elif path.suffix.lower() == ".bin" and not (path.parent / "config.json").is_file():
-        beside = tokenizer or path.with_name("tokenizer.bin")
-        if not beside.is_file():
-            raise Failure(f"model {name}: a llama2.c file wants its tokenizer; {beside} is not there. Name it with --tokenizer")
-        return Checkpoint({path.name: FileSource(path), "tokenizer.bin": FileSource(beside)}, path.stem)
-    else:
-        raise Failure(f"model {name} is a file; give a .gguf or a llama2.c .bin file, or the folder that holds it with its "
-                      "config.json and tokenizer.json")
-    if tokenizer is not None:
-        raise Failure("--tokenizer is for llama2.c files; this model brings its own")
-    return checkpoint
+    if tokenizer is None:
+        return Checkpoint.open(path if path.is_file() else find_model(name))
+    if not path.is_file() or path.suffix.lower() != ".bin":
+        raise Failure("--tokenizer is for llama2.c .bin files; other models bring their own")
+    if not tokenizer.is_file():
+        raise Failure(f"--tokenizer {tokenizer}: no such file; check the path")
+    return Checkpoint({path.name: FileSource(path), "tokenizer.bin": FileSource(tokenizer)}, path.stem)
 
 
 def writable(path: Path) -> Path:

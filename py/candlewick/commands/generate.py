@@ -178,8 +178,9 @@ class Session:
         """A line for each token: its log-probability, itself, and what else might have come."""
         if event["id"] is None:
             return
+        name = self.generator.tokenizer.token_text(event["id"])  # its text may be part of a character
         others = "  ".join(f"{json.dumps(text)} {logprob:.2f}" for _, text, logprob in event["top"])
-        self.out.write(f"{event['logprob']:8.3f}  {json.dumps(event['text']):<20} {others}\n")
+        self.out.write(f"{event['logprob']:8.3f}  {json.dumps(name):<20} {others}\n")
         self.out.flush()
 
     def _show_json(self, event: dict[str, Any]) -> None:
