@@ -91,7 +91,11 @@ async def pieces(checkpoint: Checkpoint, row: Row) -> AsyncIterator[bytes]:
             values = decode(TensorInfo(info.name, info.dtype, (n, width), info.file, 0, len(data)), data)
         if order is not None:
             values = values.reshape(-1, len(order), values.shape[1])[:, order].reshape(values.shape)
-        yield values.tobytes() if row.dtype == info.dtype else quantise(values, row.dtype)
+        try:
+            data = values.tobytes() if row.dtype == info.dtype else quantise(values, row.dtype)
+        except WeightsError as error:
+            raise WeightsError(f"tensor {row.name}: {error}") from error
+        yield data
 
 
 def _order(row: Row) -> np.ndarray | None:
