@@ -303,6 +303,7 @@ const methods = {
   predict,
   everything: (params) => askTask("everything", params, {}),
   embedding: (params) => askTask("embedding", params, {}),
+  prepare: (params) => askTask("prepare", params, {}),
   describe,
   unload,
   profile,

@@ -109,7 +109,7 @@ export const PYODIDE = "314.0.4";
  */
 
 /**
- * @typedef {"load" | "transcribe" | "generate" | "set_image" | "predict" | "everything" | "embedding" | "profile" | "describe" | "unload"} Method
+ * @typedef {"load" | "transcribe" | "generate" | "set_image" | "predict" | "everything" | "embedding" | "prepare" | "profile" | "describe" | "unload"} Method
  */
 
 /**
@@ -120,6 +120,7 @@ export const PYODIDE = "314.0.4";
  *   | {id: number, method: "predict", params: PredictParams}
  *   | {id: number, method: "everything", params: EverythingParams}
  *   | {id: number, method: "embedding", params: {id: string}}
+ *   | {id: number, method: "prepare", params: {tokens: number, mask?: boolean}}
  *   | {id: number, method: "profile", params: {entry: string, rounds?: number, position?: number}}
  *   | {id: number, method: "describe", params: {}}
  *   | {id: number, method: "unload", params: {}}} Request

@@ -105,7 +105,7 @@ export class Link {
 
   /**
    * A request to the loaded model.
-   * @param {"transcribe" | "set_image" | "predict" | "everything" | "embedding" | "generate"} method
+   * @param {"transcribe" | "set_image" | "predict" | "everything" | "embedding" | "prepare" | "generate"} method
    * @param {any} params as in workers/protocol.js
    * @param {{signal?: AbortSignal, onEvent?: (event: any) => void}} [how]
    * @returns {Promise<any>}
