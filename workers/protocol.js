@@ -10,12 +10,14 @@
 export const PYODIDE = "314.0.4";
 
 /**
- * @typedef {"cancelled" | "bad_input" | "bad_weights" | "out_of_memory" | "worker_died" | "network" | "storage" | "internal"} ErrorCode
+ * @typedef {"cancelled" | "bad_input" | "bad_weights" | "out_of_memory" | "worker_died" | "network" | "storage" | "no_gpu" | "device_lost" |
+ *   "internal"} ErrorCode
  *   cancelled: stopped by a person; `data.result` may hold what was done so far
  *   bad_input, bad_weights: what was given cannot be used; the message says why
  *   out_of_memory: `data` has `wanted` and `allowed` in bytes
  *   worker_died: the engine is gone; the next request starts a new one
  *   network, storage: a file could not be fetched or kept; the message names the URL
+ *   no_gpu: there is no GPU to be had; device_lost: the GPU went away while it was in use
  *   internal: a fault of ours
  */
 
@@ -25,9 +27,9 @@ export const PYODIDE = "314.0.4";
  * @typedef {object} LoadParams
  * @property {string | null} model URL of a checkpoint folder; null when `files` holds the checkpoint
  * @property {File[]} [files] a person's own files; they are read by ranges and never uploaded
- * @property {"auto" | "wasm" | "numpy"} [executor]
+ * @property {"auto" | "wasm" | "webgpu" | "numpy"} [executor]
  * @property {number} [threads] asked for; fewer may be used, and the answer says why
- * @property {number} [capacity] language models: tokens that prompt and answer may have together; never more than the file allows
+ * @property {number} [capacity] language models: tokens that can be read, prompt and answer together; never more than the file allows
  */
 
 /**
@@ -88,7 +90,7 @@ export const PYODIDE = "314.0.4";
 
 /**
  * @typedef {{prompt?: string, messages?: Message[], options?: GenerateOptions}} GenerateParams a text to go on with, or a conversation
- *   fails with `data` {prompt_tokens, capacity} if the prompt leaves no room for an answer
+ *   fails with `data` {prompt_tokens, capacity} if the prompt is longer than what can be read
  */
 
 /** @typedef {[id: number, text: string, logprob: number]} Likely one of the most probable tokens */
@@ -141,14 +143,23 @@ export const PYODIDE = "314.0.4";
  */
 
 /**
+ * @typedef {object} Adapter a GPU
+ * @property {string} name as the browser tells it
+ * @property {boolean} software an emulator on the processor
+ * @property {string[]} features of those that kernels can use
+ * @property {Record<string, number>} limits in bytes
+ */
+
+/**
  * @typedef {object} LoadResult
  * @property {string} model name of the checkpoint
  * @property {string} family
- * @property {string} executor "wasm" or "numpy"
+ * @property {string} executor "wasm", "webgpu" or "numpy"
  * @property {string} reason why this executor and this number of threads
  * @property {number} threads in use
  * @property {number} threads_asked
  * @property {boolean} relaxed_simd
+ * @property {Adapter} [gpu] what the webgpu executor runs on
  * @property {Record<string, number>} timings milliseconds: runtime_ms, numpy_ms, import_ms, trace_ms, weights_ms, load_ms
  * @property {Memory} memory
  */

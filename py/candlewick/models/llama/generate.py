@@ -4,8 +4,8 @@ The cache of keys and values stays between calls: what a prompt has in common wi
 It is only trusted as far as finished runs have written it, so after Stop or an error the next call begins where the last
 whole run ended.
 
-The rule for long texts: prompt and answer together have at most `capacity` tokens. A prompt that leaves no room for an
-answer is refused with both numbers; an answer that reaches the capacity ends there and says so.
+The rule for long texts: at most `capacity` tokens are read, prompt and answer together. A longer prompt is refused with both
+numbers; an answer ends, and says so, with the token that comes after the last that can be read.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ Prompt = str | Sequence[int] | Sequence[Mapping[str, str]]
 
 
 class ContextFull(ValueError):
-    """A prompt that leaves no room for an answer. data: {prompt_tokens, capacity}"""
+    """A prompt that is longer than what can be read. data: {prompt_tokens, capacity}"""
 
     def __init__(self, n_prompt: int, capacity: int) -> None:
         super().__init__(
-            f"the prompt has {n_prompt} tokens, and prompt and answer together may have {capacity}; shorten it, begin a new "
-            "conversation, or load the model with a larger context"
+            f"the prompt has {n_prompt} tokens, and at most {capacity} can be read, prompt and answer together; shorten it, "
+            "begin a new conversation, or load the model with a larger context"
         )
         self.data = {"prompt_tokens": n_prompt, "capacity": capacity}
 
@@ -103,7 +103,7 @@ class Generator:
                 raise ValueError(f"token ids: wanted whole numbers from 0 to {self.model.dims.n_vocab - 1}, got {bad[:3]}")
         if not ids:
             raise ValueError("the prompt is empty, and this model has no token for the beginning of a text; write a word")
-        if len(ids) >= self.model.capacity:
+        if len(ids) > self.model.capacity:
             raise ContextFull(len(ids), self.model.capacity)
         return ids
 
@@ -200,7 +200,7 @@ class Answer:
         """Tokens until something ends the text."""
         past, tokens, sampler = self.generator.past, self.tokens, self.sampler
         run, push, ends = self.executor.run, self.stream.push, self.model.ends
-        most = min(self.options.max_tokens, self.model.capacity - len(self.prompt))
+        most = min(self.options.max_tokens, self.model.capacity - len(self.prompt) + 1)
         ids = np.zeros((1, 1), np.int32)
         inputs: dict[str, Any] = {"tokens": ids, "pos": 0}
         while True:
@@ -276,7 +276,7 @@ class Answer:
         return {
             "text": "".join(self.texts), "token_ids": list(self.tokens), "prompt_tokens": len(self.prompt),
             "reused_tokens": self.reused, "stop_reason": self.stop_reason, "stop": self.stop_string, "seed": self.seed,
-            "context": {"used": len(self.prompt) + len(self.tokens), "capacity": self.model.capacity},
+            "context": {"used": min(len(self.prompt) + len(self.tokens), self.model.capacity), "capacity": self.model.capacity},
             "timings": {**self.ms, "tokens": len(self.tokens), "total_ms": self.since()},
         }
 

@@ -28,7 +28,7 @@ class LoadedModel:
 
     name: str
     dims: Dims
-    capacity: int  # tokens that prompt and answer may have together
+    capacity: int  # tokens that can be read, prompt and answer together
     tokenizer: Tokenizer
     ends: frozenset[int]  # tokens that end an answer
     chat: ChatTemplate
