@@ -104,8 +104,8 @@ def upsample(logits: np.ndarray, width: int, height: int, side: int) -> np.ndarr
     """
     n = logits.shape[-1]
     fit_w, fit_h = fitted(width, height, side)
-    return _interpolate(_interpolate(logits, *_two_steps(n, side, fit_h, height), axis=-2),
-                        *_two_steps(n, side, fit_w, width), axis=-1)
+    return _interpolate(_interpolate(logits, *two_steps(n, side, fit_h, height), axis=-2),
+                        *two_steps(n, side, fit_w, width), axis=-1)
 
 
 def _between(n_in: int, n_out: int) -> tuple[np.ndarray, np.ndarray]:
@@ -115,7 +115,7 @@ def _between(n_in: int, n_out: int) -> tuple[np.ndarray, np.ndarray]:
     return before, place - before
 
 
-def _two_steps(n: int, side: int, cut: int, n_out: int) -> tuple[np.ndarray, np.ndarray]:
+def two_steps(n: int, side: int, cut: int, n_out: int) -> tuple[np.ndarray, np.ndarray]:
     """n -> side -> its first `cut` -> n_out, as one step: first position (n_out,) and weights (n_out, 3) from there on."""
     before, part = _between(cut, n_out)
     inner, inner_part = _between(n, side)

@@ -12,8 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
+from candlewick import image
 from candlewick.models.sam import outputs, regions
 from candlewick.models.sam.everything import EverythingOptions, grid, stability
+from candlewick.models.sam.sizes import Sizes
 
 masks = arrays.arrays(bool, arrays.array_shapes(min_dims=2, max_dims=2, min_side=1, max_side=9))
 
@@ -119,9 +121,33 @@ def test_components_are_a_partition(mask):
 
 def test_everything_words():
     assert grid(2, 8, 4) == [[2, 1], [6, 1], [2, 3], [6, 3]]
-    assert stability(np.array([[3.0, 0.5, -0.5, -3.0]]), 1.0) == pytest.approx(1 / 3)
-    assert stability(np.full((2, 2), -9.0), 1.0) == 0.0
+    assert stability((3, 2, 1)) == pytest.approx(1 / 3)
+    assert stability((0, 0, 0)) == 0.0
     with pytest.raises(ValueError, match="points_per_side"):
         EverythingOptions(points_per_side=0)
     with pytest.raises(ValueError, match="box_nms_thresh"):
         EverythingOptions(box_nms_thresh=1.5)
+
+
+@pytest.mark.parametrize("size", [(1800, 1200), (90, 61), (33, 200), (1, 1), (1, 70), (4000, 100), (640, 640)])
+@pytest.mark.parametrize("seed", range(3))
+def test_masks_are_measured_as_if_they_were_made(size, seed):
+    width, height = size
+    y, x = np.mgrid[:64, :64] / 64
+    rng = np.random.default_rng(seed)
+    a, b, c = rng.uniform(2, 25, 3)
+    logits = (8 * np.sin(a * x + b * y) * np.cos(c * y) + rng.normal(0, 0.3, (64, 64)) - 2 * seed).astype(np.float32)
+    made = image.upsample(logits, width, height, 256)
+    got = Sizes(width, height, 256, 64).measure(logits, (-1.0, 0.0, 1.0))
+    wanted = [int((made > t).sum()) for t in (-1, 0, 1)]
+    assert np.abs(np.array(got.counts) - wanted).max() <= 2 + made.size // 100_000  # float32 sums in another order
+    rows, columns = np.nonzero(made > 0)
+    box = [columns.min(), rows.min(), columns.max(), rows.max()] if len(rows) else [0] * 4
+    assert np.abs(got.box - box).max() <= 1
+
+
+def test_a_mask_of_nothing_and_one_of_everything():
+    sizes = Sizes(300, 200, 256, 64)
+    assert sizes.measure(np.full((64, 64), -9, np.float32), (0.0,)).counts == (0,)
+    whole = sizes.measure(np.full((64, 64), 9, np.float32), (0.0,))
+    assert whole.counts == (60_000,) and whole.box.tolist() == [0, 0, 299, 199]

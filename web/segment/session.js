@@ -11,6 +11,11 @@ import { keep, recall } from "../lib/embeddings.js";
 import { isCancelled } from "../lib/link.js";
 import { context } from "../lib/picture.js";
 
+/** Tokens of the prompts that come next after a first click: two, three, four points, or a box and one or two. */
+const USUAL = [3, 4, 5];
+/** Nobody has asked anything for so long. */
+const IDLE_MS = 300;
+
 export class Session {
   /** @type {Picture | null} */
   picture = null;
@@ -26,6 +31,9 @@ export class Session {
   /** @type {Prompt | null} */
   #hover = null;
   #busy = false;
+  /** What is yet to be prepared, and for which load of the model. @type {{info: any, tokens: number[]}} */
+  #ahead = { info: null, tokens: [] };
+  #idle = 0;
 
   /** Called when state or timings changed. @type {() => void} */
   onChange = () => {};
@@ -165,6 +173,7 @@ export class Session {
           this.timings = { ...this.timings, decode_ms: answer.timings.decode_ms, click_ms: performance.now() - began };
           this.onAnswer({ ...answer, prompt });
           this.onChange();
+          this.#prepareSoon();
         } else {
           this.onHover({ ...answer, prompt });
         }
@@ -175,6 +184,28 @@ export class Session {
       this.#busy = false;
       if (signal.aborted && this.state === "ready") void this.#pump();   // a new picture was ready meanwhile
     }
+  }
+
+  /**
+   * A prompt of another size wants a program of its own, and the first of its kind would wait a tenth of a second for that. The
+   * usual ones are made after the first answer, while nobody asks for anything.
+   */
+  #prepareSoon() {
+    const { info } = this.link;
+    if (this.#ahead.info !== info) this.#ahead = { info, tokens: [...USUAL] };
+    if (!this.#ahead.tokens.length) return;
+    clearTimeout(this.#idle);
+    this.#idle = setTimeout(async () => {
+      if (this.state !== "ready" || this.asking || this.#hover || this.link.state !== "ready" || this.link.info !== info) return;
+      const [tokens] = this.#ahead.tokens;
+      try {
+        await this.link.run("prepare", { tokens });
+        if (this.#ahead.tokens[0] === tokens) this.#ahead.tokens.shift();
+        this.#prepareSoon();
+      } catch {
+        this.#ahead.tokens = [];                         // whoever asks for such a prompt is told what is wrong
+      }
+    }, IDLE_MS);
   }
 
   /** @param {Prompt} prompt @param {AbortSignal} signal @returns {Promise<any>} */

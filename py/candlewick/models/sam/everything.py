@@ -1,22 +1,26 @@
 """Every object of a picture: a grid of points, three masks each, and of these the ones that are sure, steady and new.
 
-Kirillov et al. 2023, appendix B, "Automatic mask generation", on one crop, the whole picture. Steadiness, boxes and clean-up
-are measured on the decoder's own grid of logits (a quarter of the model's square), not at the size of the picture.
+Kirillov et al. 2023, appendix B, "Automatic mask generation", on one crop, the whole picture. As in the reference, steadiness
+and boxes are measured at the size of the picture (sizes.py says how that costs little). Small holes and islands are cleaned up
+on the decoder's own grid of logits (a quarter of the model's square), since what is given out are logits.
+
+One point a run: nearly all of the decoder's time goes into the image as that one prompt changes it, so that more prompts in a
+run would save a twentieth. What saves more: a point whose scores are too low ends after half a run.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from candlewick import image
 from candlewick.executors import Stopped
 from candlewick.models.sam import regions
+from candlewick.models.sam.sizes import Sizes
 
 if TYPE_CHECKING:
     from candlewick.models.sam.predictor import Segmenter
@@ -51,7 +55,7 @@ class Found:
     iou: list[float] = field(default_factory=list)
     stability: list[float] = field(default_factory=list)
     points: list[list[float]] = field(default_factory=list)
-    boxes: list[np.ndarray] = field(default_factory=list)  # on the grid of logits
+    boxes: list[np.ndarray] = field(default_factory=list)  # in pixels of the picture
 
 
 async def segment(
@@ -59,13 +63,13 @@ async def segment(
 ) -> AsyncIterator[dict[str, Any]]:
     """Events: progress (done and total points), then mask for each object, large ones first, then one result.
 
-    mask: logits (m, m) float32, iou, stability, point [x, y]. When stop says yes the masks found so far come at once, and the
+    mask: logits (m, m) float32, iou, stability, area in pixels, point [x, y]. When stop says yes the masks found so far come at once, and the
     result has "stopped": True.
     """
     began = time.perf_counter()
     picture = segmenter._picture()
     points = grid(options.points_per_side, picture.width, picture.height)
-    width, height = _seen(segmenter)
+    sizes = Sizes(picture.width, picture.height, segmenter.model.dims.image_size, 4 * segmenter.model.dims.grid)
     found, stopped = Found(), False
     for done, point in enumerate(points):
         yield {"event": "progress", "done": done, "total": len(points)}
@@ -75,14 +79,15 @@ async def segment(
         if segmenter.picture is not picture:
             raise ValueError("another picture was set while everything was being segmented; start again")
         try:
-            answer = await segmenter.predict([point], [1], multimask=True)
+            iou = await segmenter.look(point)
+            if (iou > options.pred_iou_thresh).any():
+                _keep(found, await segmenter.looked(), iou, point, options, sizes)
         except Stopped:
             stopped = True
             break
-        _keep(found, answer, point, options, width, height)
         await asyncio.sleep(0)
     yield {"event": "progress", "done": len(points), "total": len(points)}
-    masks = _distinct(found, options, width, height, picture.width * picture.height)
+    masks = _distinct(found, options, sizes)
     for mask in masks:
         yield {"event": "mask", **mask}
     ms = (time.perf_counter() - began) * 1000
@@ -95,54 +100,55 @@ def grid(per_side: int, width: int, height: int) -> list[list[float]]:
     return [[float(x * width), float(y * height)] for y in side for x in side]
 
 
-def _seen(segmenter: Segmenter) -> tuple[int, int]:
-    """The part of the grid of logits, width and height, that the picture covers."""
-    picture, dims = segmenter.picture, segmenter.model.dims
-    fit = image.fitted(picture.width, picture.height, dims.image_size)
-    return tuple(max(1, -(-n * 4 * dims.grid // dims.image_size)) for n in fit)
-
-
 def _keep(
-    found: Found, answer: dict[str, Any], point: list[float], options: EverythingOptions, width: int, height: int
+    found: Found, masks: np.ndarray, scores: np.ndarray, point: list[float], options: EverythingOptions, sizes: Sizes
 ) -> None:
-    """Of three masks for a point, remember those that are sure and steady."""
-    for logits, iou in zip(answer["masks"], answer["iou"]):
+    """Of the masks for a point, remember those that are sure and steady."""
+    offset = options.stability_score_offset
+    for logits, iou in zip(masks, scores):
         if iou <= options.pred_iou_thresh:
             continue
-        seen = logits[:height, :width]
-        steady = stability(seen, options.stability_score_offset)
-        if steady < options.stability_score_thresh or not (seen > 0).any():
+        measured = sizes.measure(logits, (-offset, 0.0, offset))
+        steady = stability(measured.counts)
+        if steady < options.stability_score_thresh or not measured.counts[1]:
             continue
         found.logits.append(logits.astype(np.float16))
         found.iou.append(float(iou))
         found.stability.append(steady)
         found.points.append(point)
-        found.boxes.append(regions.box(seen > 0))
+        found.boxes.append(measured.box)
 
 
-def stability(logits: np.ndarray, offset: float) -> float:
-    """How much of the mask stays when the threshold moves by the offset: smaller mask / larger mask."""
-    larger = int((logits > -offset).sum())
-    return int((logits > offset).sum()) / larger if larger else 0.0
+def stability(counts: Sequence[int]) -> float:
+    """How much of the mask stays when the threshold moves up and down: smallest mask / largest mask. counts: of pixels above
+    the lower, usual and upper threshold."""
+    return counts[2] / counts[0] if counts[0] else 0.0
 
 
-def _distinct(found: Found, options: EverythingOptions, width: int, height: int, area: int) -> list[dict[str, Any]]:
+def _distinct(found: Found, options: EverythingOptions, sizes: Sizes) -> list[dict[str, Any]]:
     """Without duplicates, cleaned up, large ones first."""
     if not found.boxes:
         return []
-    smallest = options.min_mask_region_area * width * height / area  # in positions of the grid
     kept = regions.nms(np.stack(found.boxes), np.array(found.iou), options.box_nms_thresh)
-    cleaned, changed = [], []
+    made = []
     for i in kept:
         logits = found.logits[i].astype(np.float32)
-        seen = logits[:height, :width]
-        mask = regions.without_small(seen > 0, smallest)
-        flips = mask != (seen > 0)
-        seen[flips] = np.where(mask, 1.0, -1.0)[flips] * np.maximum(np.abs(seen[flips]), 1.0)
-        cleaned.append(logits)
-        changed.append(bool(flips.any()))
-    boxes = np.stack([regions.box(logits[:height, :width] > 0) for logits in cleaned])
-    again = regions.nms(boxes, np.array([0.0 if c else 1.0 for c in changed]), options.box_nms_thresh)
-    sizes = {j: int((cleaned[j][:height, :width] > 0).sum()) for j in again}
-    return [{"logits": cleaned[j], "iou": found.iou[kept[j]], "stability": found.stability[kept[j]],
-             "point": found.points[kept[j]]} for j in sorted(again, key=lambda j: -sizes[j]) if sizes[j]]
+        changed = _clean(logits, options.min_mask_region_area, sizes)
+        made.append((i, logits, changed, sizes.measure(logits, (0.0,))))
+    if options.min_mask_region_area > 0:  # boxes may have changed; of two alike, the one that was whole before stays
+        again = regions.nms(np.stack([m.box for *_, m in made]), np.array([0.0 if c else 1.0 for _, _, c, _ in made]),
+                            options.box_nms_thresh)
+        made = [made[j] for j in again]
+    made.sort(key=lambda each: -each[3].counts[0])
+    return [{"logits": logits, "iou": found.iou[i], "stability": found.stability[i], "point": found.points[i],
+             "area": measured.counts[0]} for i, logits, _, measured in made if measured.counts[0]]
+
+
+def _clean(logits: np.ndarray, smallest: float, sizes: Sizes) -> bool:
+    """Fills holes and removes islands of fewer than `smallest` pixels of the picture, in place. -> whether there were any"""
+    seen = logits[: sizes.seen[1], : sizes.seen[0]]
+    mask = seen > 0
+    clean = regions.without_small(mask, smallest * sizes.seen[0] * sizes.seen[1] / (sizes.width * sizes.height))
+    flips = clean != mask
+    seen[flips] = np.where(clean, 1.0, -1.0)[flips] * np.maximum(np.abs(seen[flips]), 1.0)
+    return bool(flips.any())

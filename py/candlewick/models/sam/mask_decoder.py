@@ -229,11 +229,26 @@ class MaskDecoder(nn.Module):
 
         image is without what stands for "no mask", which is in `known`.
         """
-        d, n_masks = self.dims.d, self.dims.n_masks
-        own = ops.concat([self.iou_token.weight, self.mask_tokens.weight], axis=0)  # (1 + n_masks, d)
-        tokens = ops.concat([ops.reshape(own, (1, 1 + n_masks, d)), prompt], axis=1)  # (1, t, d)
-        tokens, image = self.transformer(image, image_pe, tokens, known)
+        tokens, image = self.look(image, image_pe, prompt, known)
+        return {"masks": self.masks(tokens, image), "iou": self.iou(tokens)}
 
+    def look(
+        self, image: Tensor, image_pe: Tensor, prompt: Tensor, known: tuple[View, Places]
+    ) -> tuple[Tensor, Tensor]:
+        """As above -> tokens (1, 1 + n_masks, d), one for the scores and one for each mask, image (1, n_image, d)"""
+        d, n_own = self.dims.d, 1 + self.dims.n_masks
+        own = ops.concat([self.iou_token.weight, self.mask_tokens.weight], axis=0)  # (1 + n_masks, d)
+        tokens = ops.concat([ops.reshape(own, (1, n_own, d)), prompt], axis=1)  # (1, t, d)
+        tokens, image = self.transformer(image, image_pe, tokens, known)
+        return ops.slice(tokens, 1, 0, n_own), image
+
+    def iou(self, tokens: Tensor | nn.State) -> Tensor:
+        """tokens of `look` -> how good the masks are going to be, (n_masks,)"""
+        return ops.reshape(self.iou_prediction_head(row(tokens, 0)), (self.dims.n_masks,))
+
+    def masks(self, tokens: Tensor | nn.State, image: Tensor | nn.State) -> Tensor:
+        """What `look` gives -> logits (n_masks, 4 grid, 4 grid)"""
+        d, n_masks = self.dims.d, self.dims.n_masks
         grid = int(image.shape[1] ** 0.5)
         x = ops.reshape(image, (1, grid, grid, d))
         for step in self.output_upscaling:
@@ -242,8 +257,7 @@ class MaskDecoder(nn.Module):
         # Each mask token becomes the weights of one linear map over the pixels.
         rows = [mlp(row(tokens, 1 + i)) for i, mlp in enumerate(self.output_hypernetworks_mlps)]  # (1, d / 8) each
         masks = ops.matmul(ops.concat(rows, axis=0), pixels, transpose_b=True)  # (n_masks, (4 grid)^2)
-        iou = self.iou_prediction_head(row(tokens, 0))  # (1, n_masks)
-        return {"masks": ops.reshape(masks, (n_masks, 4 * grid, 4 * grid)), "iou": ops.reshape(iou, (n_masks,))}
+        return ops.reshape(masks, (n_masks, 4 * grid, 4 * grid))
 
 
 def row_of(x: Tensor) -> Tensor:
@@ -251,6 +265,6 @@ def row_of(x: Tensor) -> Tensor:
     return ops.reshape(x, (x.shape[1],))
 
 
-def row(tokens: Tensor, i: int) -> Tensor:
+def row(tokens: Tensor | nn.State, i: int) -> Tensor:
     """Token i of (1, t, d) -> (1, d)"""
     return ops.reshape(ops.slice(tokens, 1, i, i + 1), (1, tokens.shape[2]))

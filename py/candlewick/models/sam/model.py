@@ -80,6 +80,8 @@ class Memory:
     view: View  # of the picture, by the decoder's first block
     image_pe: nn.State  # (1, n_image, d), the place of each position: of every picture, as is the next
     places: Places
+    tokens: nn.State  # (1, 1 + n_masks, d), of the last prompt that was only looked at, as is the next
+    image: nn.State  # (1, n_image, d)
 
     @staticmethod
     def new(dims: Dims) -> Memory:
@@ -91,6 +93,8 @@ class Memory:
             image_pe=nn.State("image_pe", (1, n_image, d)),
             places=Places(nn.State("places.k", half), nn.State("places.v", (d // 2,)), nn.State("places.q", half),
                           nn.State("places.told", (d,))),
+            tokens=nn.State("tokens", (1, 1 + dims.decoder.n_masks, d)),
+            image=nn.State("image", (1, n_image, d)),
         )
 
 
@@ -141,3 +145,16 @@ class Sam(nn.Module):
             image = self.prompt_encoder.mask(mask, memory.embedding)
             view = self.mask_decoder.first.view(image, memory.places)
         return self.mask_decoder(image, memory.image_pe, prompt, (view, memory.places))
+
+    def look(self, points: Tensor, labels: Tensor, memory: Memory) -> Mapping[str, Tensor]:
+        """points (n, 2), labels (n,) -> iou (n_masks,), and the memory is ready for `masks`: half of `decode`, which is enough
+        to know that no mask will be good enough"""
+        prompt = self.prompt_encoder.points(points, labels)  # (1, n, d)
+        tokens, image = self.mask_decoder.look(memory.embedding, memory.image_pe, prompt, (memory.view, memory.places))
+        ops.update(memory.tokens, tokens, 0, axis=1)
+        ops.update(memory.image, image, 0, axis=1)
+        return {"iou": self.mask_decoder.iou(memory.tokens)}
+
+    def masks(self, memory: Memory) -> Mapping[str, Tensor]:
+        """-> masks (n_masks, 4 grid, 4 grid) of the prompt that was looked at: the other half"""
+        return {"masks": self.mask_decoder.masks(memory.tokens, memory.image)}

@@ -16,7 +16,7 @@ import numpy as np
 from candlewick import image
 from candlewick.executors import Executor, Progress
 from candlewick.models.sam import everything
-from candlewick.models.sam.programs import LoadedModel, decoder, entry, load_model
+from candlewick.models.sam.programs import LoadedModel, decoder, entry, halves, load_model
 from candlewick.models.sam.prompt_encoder import BACKGROUND, FOREGROUND, LOWER_RIGHT, NOT_A_POINT, UPPER_LEFT
 from candlewick.weights.load import Checkpoint
 
@@ -128,6 +128,17 @@ class Segmenter:
         kept = {None: slice(None), True: slice(1, None), False: slice(0, 1)}[multimask]
         ms = (time.perf_counter() - began) * 1000
         return {"masks": answer["masks"][kept], "iou": answer["iou"][kept], "timings": {"decode_ms": ms}}
+
+    async def look(self, point: Sequence[float]) -> np.ndarray:
+        """How good the model thinks its three masks for a vague point are, (3,); `looked` gives them."""
+        if "look" not in self.executor.programs:
+            await self.executor.load(halves(self.model.network, self.model.memory), self.model.weights)
+        tokens, kinds = self.tokens(self._picture(), [point], [FOREGROUND], None)
+        return (await self.executor.run("look", {"points": tokens, "labels": kinds}))["iou"][1:]
+
+    async def looked(self) -> np.ndarray:
+        """Logits (3, m, m) of the point that was looked at last."""
+        return (await self.executor.run("masks", {}))["masks"][1:]
 
     def tokens(self, picture: Picture, points: Any, labels: Any, box: Any) -> tuple[np.ndarray, np.ndarray]:
         """A prompt -> places in the model's square (n, 2) and labels (n,), as the reference makes them.

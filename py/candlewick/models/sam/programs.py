@@ -90,6 +90,15 @@ def decoder(network: Sam, memory: Memory, n: int, with_mask: bool) -> dict[str, 
     return {name: trace(lambda **given: network.decode(memory=memory, **given), inputs, name=name)}
 
 
+def halves(network: Sam, memory: Memory) -> dict[str, Program]:
+    """The decoder for one point in two entries: how good its masks are, and the masks."""
+    inputs = {"points": Spec((2, 2)), "labels": Spec((2,))}
+    return {
+        "look": trace(lambda points, labels: network.look(points, labels, memory), inputs, name="look"),
+        "masks": trace(lambda: network.masks(memory), {}, name="masks"),
+    }
+
+
 def entry(n: int, with_mask: bool) -> str:
     """Name of the entry for prompts of n tokens."""
     return f"decode_{n}{'_mask' if with_mask else ''}"
