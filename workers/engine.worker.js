@@ -9,6 +9,7 @@ import { features } from "./features.js";
 import { EngineError } from "./protocol.js";
 import { Store, usage } from "./storage.js";
 import { KernelHost, prefetchKernels } from "./wasm.js";
+import { GpuHost } from "./webgpu.js";
 
 /** Id of the request that notifications belong to; 0 between requests. */
 let current = 0;
@@ -18,8 +19,10 @@ let cancelled = 0;
 let abort = null;
 /** Word 0 is set by the page while the running request is to be cancelled; null where memory cannot be shared. @type {Int32Array | null} */
 let stopWord = null;
-/** @type {KernelHost | null} */
+/** @type {KernelHost | GpuHost | null} */
 let host = null;
+/** The load that is in force, to be repeated when the GPU goes away. @type {import("./protocol.js").LoadParams | null} */
+let loaded = null;
 /** What the files of the loaded checkpoint hold open. @type {import("./files.js").Source[]} */
 let open = [];
 let snapshot = "unavailable";
@@ -129,7 +132,16 @@ async function ask(coroutine) {
  */
 async function askTask(method, params, data) {
   await ready;
-  return ask(python.worker.task(method, JSON.stringify(params), data));
+  const attempt = () => ask(python.worker.task(method, JSON.stringify(params), data));
+  for (const executor of /** @type {const} */ (["webgpu", "wasm"]))
+    try {
+      return await attempt();
+    } catch (error) {
+      if (!(error instanceof EngineError) || error.code !== "device_lost" || !loaded) throw error;
+      warn(`${error.message}; the model is loaded again ${executor === "webgpu" ? "on a new device" : "on WebAssembly"}`);
+      await load({ ...loaded, executor });
+    }
+  return attempt();
 }
 
 function closeFiles() {
@@ -148,6 +160,22 @@ async function makeHost(params, signal) {
   const executor = params.executor ?? "auto";
   if (executor === "numpy") return "chosen by hand";
   let made;
+  let instead = "";
+  if (executor === "webgpu") {
+    try {
+      const gpu = await GpuHost.create();
+      if (signal.aborted) {
+        gpu.dispose();
+        throw new EngineError("cancelled", "stopped");
+      }
+      host = gpu;
+      host.cancelled = isCancelled;
+      return `WebGPU on ${gpu.about.name}${gpu.about.software ? ", an emulator on the processor: slower than WebAssembly" : ""}`;
+    } catch (error) {
+      if (EngineError.from(error).code !== "no_gpu") throw error;
+      instead = `, as WebGPU cannot be used: ${/** @type {Error} */ (error).message}`;
+    }
+  }
   try {
     made = await KernelHost.create(params.threads ?? null);
   } catch (error) {
@@ -163,7 +191,7 @@ async function makeHost(params, signal) {
   host.cancelled = isCancelled;
   if (host.shared) post({ event: "kernel", buffer: host.memory.buffer, stop: host.stopAddress });
   const threads = host.threads === 1 ? "1 thread" : `${host.threads} threads`;
-  return `WebAssembly SIMD on ${threads}${host.reason ? `, ${host.threadsAsked} asked: ${host.reason}` : ""}`;
+  return `WebAssembly SIMD on ${threads}${host.reason ? `, ${host.threadsAsked} asked: ${host.reason}` : ""}${instead}`;
 }
 
 /** @param {import("./protocol.js").LoadParams} params */
@@ -205,6 +233,8 @@ async function load(params) {
     since_start_ms: performance.now(),
   };
   result.cache = { snapshot };
+  if (host instanceof GpuHost) result.gpu = host.about;
+  loaded = params;
   return result;
 }
 
@@ -218,6 +248,7 @@ const stoppable = (signal) => (/** @type {Promise<any>} */ promise) =>
   });
 
 async function unload() {
+  loaded = null;
   if (python?.worker) await ask(python.worker.unload());
   closeFiles();
   if (host) dropHost();
@@ -268,7 +299,8 @@ async function describe() {
     userAgent: navigator.userAgent,
     cache: { snapshot, stored: (await storePromise) !== null, used, quota: allowed },
     timings: python.timings,
-    kernels: host && { ...host.ran },
+    kernels: host instanceof KernelHost ? { ...host.ran } : null,
+    gpu: host instanceof GpuHost ? host.about : null,
   };
 }
 

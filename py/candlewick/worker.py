@@ -23,6 +23,7 @@ import candlewick
 from candlewick import audio, executors
 from candlewick.executors.example import example_inputs
 from candlewick.executors.wasm.host_browser import Host
+from candlewick.executors.webgpu.host_browser import Host as Device
 from candlewick.tasks import BadInput, Cancelled
 from candlewick.tasks.generate import Generation
 from candlewick.tasks.segment import Segmentation
@@ -97,7 +98,7 @@ class Worker:
         began = time.perf_counter()
         checkpoint = Checkpoint({key: BrowserSource(key, sources.get(key)) for key in sources.keys()}, name)
         task = await family_of(checkpoint)
-        executor = executors.create("numpy") if host is None else executors.create("wasm", Host(host))
+        executor = executor_for(host)
         if reason:
             executor.reason = reason
         first_weights: float | None = None
@@ -185,6 +186,15 @@ class Worker:
     def _check(self) -> None:
         if self.cancelled():
             raise Cancelled
+
+
+def executor_for(host: Any) -> executors.Executor:
+    """The executor of what the engine worker chose: a KernelHost, a GpuHost, or nothing."""
+    if host is None:
+        return executors.create("numpy")
+    if getattr(host, "kind", "") == "webgpu":
+        return executors.create("webgpu", Device(host))
+    return executors.create("wasm", Host(host))
 
 
 async def family_of(checkpoint: Checkpoint) -> Any:

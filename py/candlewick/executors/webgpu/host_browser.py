@@ -1,0 +1,48 @@
+"""The device of a page: Python's side of `GpuHost` in `workers/webgpu.js`; method for method the same as `host_wgpu.Host`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+
+class Host:
+    """js: a GpuHost. Ending its device is the engine worker's business."""
+
+    def __init__(self, js: Any) -> None:
+        self._js = js
+        self.adapter = js.about.to_py()
+        self.limits: dict[str, int] = js.limits.to_py()
+        self.features = set(self.adapter["features"])
+
+    @property
+    def bytes(self) -> int:
+        return int(self._js.bytes)
+
+    def buffer(self, n_bytes: int) -> int:
+        """A storage buffer of zeros, or the JavaScript side throws out_of_memory with the numbers."""
+        return self._js.buffer(n_bytes)
+
+    def write(self, buffer: int, offset: int, data: bytes) -> None:
+        if data:
+            self._js.stage(len(data)).assign(data)
+            self._js.write(buffer, offset, len(data))
+
+    async def prepare(self, plan: str, on_progress: Callable[[int, int], None] | None = None) -> None:
+        """Compile the pipelines of a Plan and make its bind groups."""
+        await self._js.settle()
+        await self._js.prepare(plan, on_progress)
+
+    async def run(self, entry: str, first: int, last: int, reads: Sequence[tuple[int, int, int]]) -> list[bytes]:
+        """Dispatches [first, last), then copies of what is to be read, in one submit."""
+        data = (await self._js.run(entry, first, last, json.dumps(reads))).to_bytes()
+        found, at = [], 0
+        for _, _, n in reads:
+            found.append(data[at : at + n])
+            at += n
+        return found
+
+    def release(self) -> None:
+        """Give every buffer back."""
+        self._js.release()
