@@ -6,6 +6,8 @@ from __future__ import annotations
 import functools
 import json
 import random
+import struct
+import time
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,11 @@ import tokenizers as native
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, trainers
 
 from candlewick.text import split
+from candlewick.text.chat import ChatTemplate
 from candlewick.text.tokenizers import Tokenizer, load_tokenizer
+from candlewick.weights.gguf import read_header
+from candlewick.weights.source import FileSource
+from tests.golden.text import cases
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data" / "llama2c"
 CONTROL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<s>", "</s>"]
@@ -165,3 +171,217 @@ def test_a_gguf_file_of_it_gives_the_same(kind):
     same(ours, theirs, 600, seed=3)
     names = {name: theirs.token_to_id(name) for name in CONTROL}
     assert ours.bos == names["<s>"] and ours.ends == {names["<|im_end|>"], names["<|endoftext|>"], names["</s>"]}
+
+
+# ---- SentencePiece with scores: GGUF and llama2.c -----------------------------------------------------------------
+
+def scored_pieces() -> tuple[list[str], list[float]]:
+    """Tokens and scores of a small vocabulary, as SentencePiece has them: what merges earlier has the better score."""
+    rng = random.Random(4)
+    letters = ["▁", *"abcdefghijklmnopqrstuvwxyz.,'!012", "é", "日", "😀"]
+    words = {"".join(rng.choice(letters) for _ in range(rng.randint(2, 5))) for _ in range(400)}
+    words |= {word[:n] for word in words for n in range(2, len(word))} | {"<s", "</s", "<0x4", "▁▁", "▁▁▁▁"}
+    pieces = sorted(words, key=lambda word: (len(word), rng.random())) + sorted(set([*letters, *"<>/sx04"]))
+    tokens = ["<unk>", "<s>", "</s>", *(f"<0x{b:02X}>" for b in range(256)), *pieces]
+    return tokens, [0.0] * 259 + [-float(i) for i in range(len(pieces))]
+
+
+def as_merges(tokens: list[str], scores: list[float]) -> native.Tokenizer:
+    """The same rules in the native package: every pair that makes a piece is a merge, of the piece's rank."""
+    ids = {token: i for i, token in enumerate(tokens)}
+    places = sorted(range(259, len(tokens)), key=lambda i: -scores[i])
+    merges = [(tokens[i][:n], tokens[i][n:]) for i in places for n in range(1, len(tokens[i]))
+              if ids.get(tokens[i][:n], 0) > 258 and ids.get(tokens[i][n:], 0) > 258]
+    made = native.Tokenizer(models.BPE(ids, merges, byte_fallback=True, unk_token="<unk>"))
+    made.decoder = decoders.Sequence(SENTENCE_DECODERS)
+    return made
+
+
+def sentence_texts() -> list[str]:
+    rng = random.Random(6)
+    letters = " " * 8 + "abcdefghijklmnopqrstuvwxyz.,'!012é日😀</s>x04\n\tπ🚀"
+    return [text for text in PICKED if not text.startswith(" ")] + [
+        "".join(rng.choice(letters) for _ in range(rng.randint(1, 60))) for _ in range(1500)]
+
+
+@pytest.mark.parametrize("prefix", [True, False])
+def test_scores_of_a_gguf_file_merge_as_the_reference(prefix):
+    tokens, scores = scored_pieces()
+    theirs = as_merges(tokens, scores)
+    ours = load_tokenizer("gguf", {f"tokenizer.ggml.{key}": value for key, value in {
+        "model": "llama", "tokens": tokens, "scores": scores, "token_type": [2, 3, 3, *[6] * 256, *[1] * (len(tokens) - 259)],
+        "bos_token_id": 1, "eos_token_id": 2, "unknown_token_id": 0, "add_space_prefix": prefix}.items()})
+    assert (ours.bos, ours.add_bos, ours.ends) == (1, True, {2})
+    for text in sentence_texts():
+        wanted = theirs.encode(((" " + text) if prefix and text else text).replace(" ", "▁")).ids
+        assert ours.encode(text) == wanted, repr(text)
+        if "▁" not in text:
+            assert ours.decode(wanted) == text
+
+
+def test_scores_of_a_llama2c_file_merge_as_the_reference():
+    tokens, scores = scored_pieces()
+    theirs = as_merges(tokens, scores)
+    data = llama2c([token.replace("▁", " ").encode() for token in tokens], scores)
+    ours = load_tokenizer("llama2c", data, {"vocab_size": len(tokens)})
+    for text in sentence_texts():
+        if "▁" not in text:
+            wanted = theirs.encode((" " + text).replace(" ", "▁") if text else "").ids
+            assert ours.encode(text) == wanted, repr(text)
+            assert ours.decode(wanted) == text and ours.prompt(text) == [1, *wanted]
+
+
+def llama2c(tokens: list[bytes], scores: list[float]) -> bytes:
+    records = (struct.pack("<fi", score, len(token)) + token for token, score in zip(tokens, scores))
+    return struct.pack("<i", max(map(len, tokens))) + b"".join(records)
+
+
+@pytest.mark.skipif(not DATA.is_dir(), reason="../shared/data/llama2c is not here")
+def test_llama2c_reference_text():
+    """What the C program printed for its ids, and the ids that it had for a prompt."""
+    golden = json.loads((DATA / "golden.json").read_text())["dreams260K.bin"]
+    ours = load_tokenizer("llama2c", (DATA / golden["tokenizer"]).read_bytes(), {"vocab_size": 512})
+    assert ours.decode(golden["ids"]) == golden["text"]
+    stream = ours.stream()
+    assert "".join(map(stream.push, golden["ids"])) + stream.flush() == golden["text"]
+    prompt = golden["prompt"]["text"]
+    assert ours.decode(ours.encode(prompt)) == prompt and golden["prompt"]["output"].startswith(prompt)
+
+
+@pytest.mark.parametrize(("damage", "words"), [
+    (lambda d: d[:-1], "cut short"), (lambda d: d[:3], "wanted 262 tokens"), (lambda d: b"", "wanted 262 tokens"),
+    (lambda d: d + b"1234567", "cut short|has more than"), (lambda d: d[:8] + b"\xff" * 4 + d[12:], "would have -1 bytes"),
+    (lambda d: d[:4] + struct.pack("<f", float("nan")) + d[8:], "not a number"),
+    (lambda d: b"<!doctype html>" * 20, "cut short")])
+def test_damaged_llama2c_file_is_told_in_words(damage, words):
+    data = llama2c([f"<{i}>".encode() for i in range(262)], [0.0] * 262)
+    load_tokenizer("llama2c", data, {"vocab_size": 262})
+    with pytest.raises(ValueError, match=f"tokenizer.bin.*({words})"):
+        load_tokenizer("llama2c", damage(data), {"vocab_size": 262})
+
+
+def test_a_tokenizer_of_another_model_is_told_by_its_size():
+    data = llama2c([f"<{i}>".encode() for i in range(262)], [0.0] * 262)
+    with pytest.raises(ValueError, match="wanted 300 tokens as the model has, got 262"):
+        load_tokenizer("llama2c", data, {"vocab_size": 300})
+    with pytest.raises(ValueError, match="more than the 200 tokens"):
+        load_tokenizer("llama2c", data, {"vocab_size": 200})
+
+
+# ---- GGUF metadata that is not what it should be ------------------------------------------------------------------
+
+@pytest.mark.parametrize(("key", "value", "words"), [
+    ("model", "bert", "model: wanted gpt2 .* or llama .*, got 'bert'"),
+    ("model", None, "model: .*got None"),
+    ("tokens", None, "tokens: wanted a list"),
+    ("tokens", [], "tokens: wanted"),
+    ("tokens", ["a", 5], "tokens: wanted a list of strings"),
+    ("merges", 7, "merges: wanted a list"),
+    ("merges", None, "merges: wanted a list"),
+    ("token_type", [1], "token_type: wanted 2 numbers"),
+    ("pre", "own", "pre: wanted one of .*'own'"),
+    ("token_type", ["x", "y"], "token_type: wanted 2 numbers"),
+    ("eos_token_id", "end", "eos_token_id: wanted a token"),
+    ("bos_token_id", -1, "bos_token_id: wanted a token"),
+])
+def test_damaged_gguf_tokenizer_is_told_in_words(key, value, words):
+    good = {"model": "gpt2", "pre": "gpt-2", "tokens": ["a", "b"], "merges": ["a b"], "eos_token_id": 1}
+    load_tokenizer("gguf", {f"tokenizer.ggml.{k}": v for k, v in good.items()})
+    with pytest.raises(ValueError, match=f"tokenizer.ggml.{words}"):
+        load_tokenizer("gguf", {f"tokenizer.ggml.{k}": v for k, v in {**good, key: value}.items()})
+
+
+def test_a_token_number_beyond_the_vocabulary_is_none():
+    """What some files write where they have none: the largest number of 32 bits."""
+    meta = {"model": "gpt2", "tokens": ["a"], "merges": [], "bos_token_id": 2**32 - 1, "add_bos_token": True}
+    ours = load_tokenizer("gguf", {f"tokenizer.ggml.{k}": v for k, v in meta.items()})
+    assert (ours.bos, ours.add_bos, ours.prompt("a")) == (None, False, [0])
+
+
+# ---- texts that are hard on a tokenizer ---------------------------------------------------------------------------
+
+LONG = ["a" * 100_000, " " * 100_000 + "x", "ab" * 50_000, "\n" * 100_000, "é" * 50_000, "1" * 100_000, "<" * 100_000,
+        "'" * 100_000, "😀" * 30_000, "a\u0301" * 50_000, " \n" * 50_000 + "x", "<|im_end|>" * 10_000]
+
+
+@pytest.mark.parametrize("kind", ["smollm", "llama-bpe", "qwen2", "gpt-4o", "sentences"])
+def test_long_runs_take_no_square_time(kind):
+    ours = load_tokenizer("json", trained(kind).to_str())
+    for text in LONG:
+        start = time.perf_counter()
+        ids = ours.encode(text, special=True)
+        assert time.perf_counter() - start < 30, text[:2]  # seconds; what grows with the square takes many minutes
+        assert len(ids) > 10 and (kind == "qwen2" or ours.decode(ids, special=True) == text)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_character_has_ids(kind):
+    """BR-15: byte fallback or the unknown token; no error, no id that is none."""
+    ours = load_tokenizer("json", trained(kind).to_str())
+    for code in range(0, 0x110000, 499):
+        assert all(0 <= i < ours.n_vocab for i in ours.encode(f"a{chr(code)}b")), hex(code)
+
+
+def test_without_bytes_what_is_unknown_is_the_unknown_token():
+    spec = json.loads(trained("sentences").to_str())
+    spec["model"]["byte_fallback"] = False
+    ours, theirs = load_tokenizer("json", spec), native.Tokenizer.from_str(json.dumps(spec))
+    for text in ["\U00020000", "a\U00020000\U00020001b", "ok \U00020000."]:
+        ids = ours.encode(text)
+        assert ids == theirs.encode(text, add_special_tokens=False).ids and ids.count(ours.added["<unk>"]) == 1
+
+
+# ---- streaming (BR-16) --------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_joined_pieces_equal_the_whole(kind):
+    ours, rng = load_tokenizer("json", trained(kind).to_str()), random.Random(8)
+    for start in (True, False):
+        for _ in range(300):
+            ids = [rng.randrange(ours.n_vocab) for _ in range(rng.randrange(1, 20))]
+            stream = ours.stream(start)
+            pieces = [stream.push(i) for i in ids]
+            assert "".join(pieces) + stream.flush() == ours.decode(ids, start=start)
+
+
+def test_emoji_of_four_byte_tokens_come_whole_and_one_by_one():
+    tokens, scores = scored_pieces()
+    data = llama2c([token.replace("▁", " ").encode() for token in tokens], scores)
+    ours = load_tokenizer("llama2c", data)
+    ids = [3 + b for b in "🚀🎉".encode()]
+    stream = ours.stream()
+    assert [stream.push(i) for i in ids] == ["", "", "", "🚀", "", "", "", "🎉"] and stream.flush() == ""
+    stream = ours.stream()
+    assert [stream.push(i) for i in ids[:7]] == ["", "", "", "🚀", "", "", ""] and stream.flush() == "\ufffd"
+    assert [ours.token_text(i) for i in (ids[0], 1, 0)] == ["<0xF0>", "<s>", "<unk>"]
+
+
+def test_a_text_that_goes_on_keeps_its_space():
+    """SentencePiece puts a space before a text: the first piece of an answer loses it, that of a continued text does not."""
+    tokens, scores = scored_pieces()
+    ours = load_tokenizer("llama2c", llama2c([token.replace("▁", " ").encode() for token in tokens], scores))
+    ids = ours.encode("ab")
+    assert (ours.decode(ids), ours.decode(ids, start=False)) == ("ab", " ab")
+    assert ours.decode(ours.encode("ab", first=False), start=False) == "ab"
+
+
+# ---- the real one -------------------------------------------------------------------------------------------------
+
+MODEL = Path(__file__).resolve().parents[2] / "models" / "smollm2-135m-instruct" / "model.gguf"
+
+
+@pytest.mark.skipif(not MODEL.is_file(), reason="smollm2-135m-instruct is missing; python3 serve.py --setup fetches it")
+async def test_smollm2_from_its_file_equals_transformers():
+    """The tokenizer and chat template inside the model's own file, against numbers in tests/golden/text."""
+    meta = (await read_header(FileSource(MODEL))).metadata
+    ours = load_tokenizer("gguf", meta)
+    assert (ours.n_vocab, ours.bos, ours.add_bos, ours.ends) == (49152, 1, False, {0, 2})
+    golden = json.loads((Path(cases.__file__).with_name("golden.json")).read_text())["smollm2"]
+    for text, ids in golden["texts"]:
+        assert ours.encode(text, special=True) == ids, repr(text)
+        assert ours.decode(ids, special=True) == text or "\x03" in text
+    chat = ChatTemplate(meta["tokenizer.chat_template"], ours)
+    for one in golden["chats"]:
+        assert [chat.render(one["messages"]), chat.encode(one["messages"])] == one["prompt"]
+        if not isinstance(one["go_on"], str):
+            assert [chat.render(one["messages"], go_on=True), chat.encode(one["messages"], go_on=True)] == one["go_on"]

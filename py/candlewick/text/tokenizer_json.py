@@ -63,10 +63,10 @@ def from_json(data: str | Mapping[str, Any], config: Mapping[str, Any] | None = 
         raise ValueError(f"tokenizer.json: model.merges must be a list of pairs, got {_short(merges)}")
     cutting = steps_of(spec.get("pre_tokenizer"))
     by_bytes = any(step["type"] == "ByteLevel" for step in cutting)
-    if not by_bytes and not model.get("byte_fallback") and not any(step["type"] == "Metaspace" for step in cutting):
-        kinds = ", ".join(step["type"] for step in cutting) or "None"
-        raise ValueError("tokenizer.json: wanted BPE with the ByteLevel pre-tokenizer, or with Metaspace or byte_fallback, got "
-                         f"{kinds}")
+    kinds = [step["type"] for step in cutting + steps_of(spec.get("decoder"))]
+    if not {"ByteLevel", "Metaspace", "ByteFallback"}.intersection(kinds):
+        raise ValueError("tokenizer.json: wanted BPE of bytes (ByteLevel) or SentencePiece's (Metaspace, ByteFallback), got "
+                         + (", ".join(kinds) or "None"))
     normal = steps_of(spec.get("normalizer"))
     prefix = ""
     if normal and normal[0]["type"] == "Prepend" and isinstance(normal[0].get("prepend"), str):
