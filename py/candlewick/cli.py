@@ -210,7 +210,7 @@ def inspect(
 
 @app.command()
 def graph(
-    model: Annotated[str, typer.Argument(help="Checkpoint folder or name.")],
+    model: Annotated[str, typer.Argument(help="Checkpoint folder or name, or a .gguf file.")],
     entry: Annotated[str | None, typer.Argument(help="Which Program; without it, their names are listed.")] = None,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="x.txt, x.dot, x.svg or x.json.")] = None,
     passes: Annotated[bool, typer.Option(help="After the passes (fused), or as the model was traced.")] = True,
@@ -224,14 +224,17 @@ def graph(
 
 @app.command()
 def compare(
-    model: Annotated[str, typer.Argument(help="Checkpoint folder or name.")],
+    model: Annotated[str, typer.Argument(help="Checkpoint folder or name, or a .gguf file.")],
     executors: Annotated[str, typer.Option(help="Two executors; the first one is the reference.")] = "numpy,wasm",
     input: Annotated[Path | None, typer.Option("--input", help="Recording to run on; default: noise.")] = None,
     threads: ThreadsOption = None,
     tolerance: Annotated[float, typer.Option(help="Allowed error, as a share of a value's largest magnitude.")] = 1e-3,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ) -> None:
-    """Run every entry of MODEL on two executors, instruction by instruction; exit status 1 if they differ."""
+    """Run every entry of MODEL on two executors, instruction by instruction; exit status 1 if they differ.
+
+    wasm rounds what meets a quantised weight to 8 bits, numpy does not: such models want a --tolerance of 0.05.
+    """
     with failures():
         from candlewick.commands.compare import compare as run
 

@@ -1,10 +1,11 @@
 """What a Program must cost at least: operations and bytes of each instruction, and the time they need at a given peak.
 
-    PYTHONPATH=py python tests/bench/floor.py [MODEL] --gflops 100 --gbps 20 [--measured wasm --threads 2]
+    PYTHONPATH=py python tests/bench/floor.py [MODEL] --gflops 100 --gbps 20 [--by op|part|layer] [--measured wasm --threads 2]
 
-Operations: a multiply-add counts as two; an elementwise function as one an element. Bytes: weights and state that have
-to come from memory at least once in a run, apart from activations, which may stay in a cache. The floor of an entry is
-the larger of operations / peak and bytes / bandwidth, instruction by instruction. Prints a table, or JSON (--json).
+MODEL is a Whisper or a language model, as for the other commands. Operations: a multiply-add counts as two; an elementwise
+function as one an element. Bytes: weights (as many as they have in their file, so blocks stay blocks) and state that have to
+come from memory at least once in a run, apart from activations, which may stay in a cache. The floor of an entry is the larger
+of operations / peak and bytes / bandwidth, instruction by instruction. Prints a table, or JSON (--json).
 """
 
 from __future__ import annotations
@@ -13,16 +14,19 @@ import argparse
 import asyncio
 import json
 import math
+import re
 from typing import Any
 
-BYTES = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2, "i64": 8, "i32": 4, "i16": 2, "i8": 1, "u8": 1, "bool": 1}
+from candlewick.dtypes import n_bytes
+
 FREE = {"reshape"}
-MOVES = {"transpose", "slice", "concat", "cast", "rows", "embedding", "update"}
+MOVES = {"transpose", "slice", "concat", "cast", "rows", "embedding", "update", "take"}
+PER_ELEMENT = {"softmax": 3, "log_softmax": 3, "layer_norm": 6, "rms_norm": 4, "rope": 3, "swiglu": 5}
 KEPT = ("weight", "constant", "state")
 
 
 def size(value: Any) -> int:
-    return math.prod(value.shape) * BYTES[value.dtype]
+    return n_bytes(value.dtype, math.prod(value.shape))
 
 
 def keys_seen(instruction: Any, position: int) -> int:
@@ -53,13 +57,9 @@ def operations(instruction: Any, position: int = 0) -> int:
         else:
             pairs = queries * keys
         return batch * heads * pairs * (4 * width + 1)
-    if op in ("softmax", "log_softmax"):
-        return 3 * elements
-    if op == "layer_norm":
-        return 6 * elements
-    if op in ("max", "sum", "mean", "argmax"):
-        return math.prod(args[0].shape)
-    return elements
+    if op in ("max", "sum", "mean", "argmax", "log_sum_exp", "top_k"):
+        return math.prod(args[0].shape) * (3 if op == "log_sum_exp" else 1)
+    return PER_ELEMENT.get(op, 1) * elements
 
 
 def traffic(instruction: Any, position: int = 0) -> tuple[int, int]:
@@ -75,7 +75,9 @@ def traffic(instruction: Any, position: int = 0) -> tuple[int, int]:
             continue  # written below; the rest of the buffer is not touched
         amount = size(argument)
         if op in ("rows", "embedding", "slice") and argument.kind in KEPT:
-            amount = math.prod(out.shape) * BYTES[argument.dtype]  # only the rows that are taken
+            amount = n_bytes(argument.dtype, math.prod(out.shape))  # only the rows that are taken
+        if op == "rope" and place in (1, 2):
+            amount = amount // argument.shape[0] * out.shape[2]  # only the rows of these positions
         if op == "attention" and place in (1, 2):
             amount = amount * keys_seen(instruction, position) // argument.shape[2]
         if argument.kind in KEPT:
@@ -87,8 +89,18 @@ def traffic(instruction: Any, position: int = 0) -> tuple[int, int]:
     return kept, moved + size(out)
 
 
-def floor(program: Any, gflops: float, gbps: float, position: int = 0) -> dict[str, Any]:
-    """Counts and floors of a Program, whole and per op; times in milliseconds.
+def group_of(instruction: Any, by: str) -> str:
+    """Where an instruction is counted: its op, its part of every layer (model.layers.*.mlp), or its layer (model.layers.3)."""
+    if by == "op":
+        return instruction.op
+    scope = instruction.scope or "(outside)"
+    if by == "part":
+        return re.sub(r"\b\d+\b", "*", scope)
+    return found[0] if (found := re.match(r".*?\b\d+\b", scope)) else scope
+
+
+def floor(program: Any, gflops: float, gbps: float, position: int = 0, by: str = "op") -> dict[str, Any]:
+    """Counts and floors of a Program, whole and per group (see group_of) under "ops"; times in milliseconds.
 
     gflops: peak of all threads together, 1e9 operations a second; gbps: 1e9 bytes a second.
     """
@@ -96,7 +108,7 @@ def floor(program: Any, gflops: float, gbps: float, position: int = 0) -> dict[s
     for instruction in program.instructions:
         flops = operations(instruction, position)
         kept, moved = traffic(instruction, position)
-        row = kinds.setdefault(instruction.op, dict.fromkeys(
+        row = kinds.setdefault(group_of(instruction, by), dict.fromkeys(
             ("instructions", "operations", "weight_bytes", "activation_bytes", "floor_ms"), 0))
         row["instructions"] += 1
         row["operations"] += flops
@@ -111,8 +123,9 @@ def floor(program: Any, gflops: float, gbps: float, position: int = 0) -> dict[s
 
 
 async def measure(loaded: Any, programs: dict[str, Any], executor_name: str, threads: int | None, position: int,
-                  rounds: int) -> dict[str, dict[str, float]]:
-    """Milliseconds per op of each entry on an executor: for each instruction the least of `rounds` runs."""
+                  rounds: int, by: str) -> tuple[dict[str, dict[str, float]], dict[str, int]]:
+    """-> (milliseconds per group of each entry on an executor, for each instruction the least of `rounds` runs; the bytes of
+    weights, state and arena that the executor took)"""
     from candlewick import executors
     from candlewick.executors.example import example_inputs
 
@@ -127,11 +140,13 @@ async def measure(loaded: Any, programs: dict[str, Any], executor_name: str, thr
                 for index, op, ms in await executor.profile(entry, inputs):
                     least[index] = (op, min(ms, least.get(index, (op, math.inf))[1]))
             row = times.setdefault(program.name, {})
-            for op, ms in least.values():
-                row[op] = row.get(op, 0.0) + ms
+            for index, (_, ms) in least.items():
+                group = group_of(program.instructions[index], by)
+                row[group] = row.get(group, 0.0) + ms
+        memory = executor.describe()["memory"]
     finally:
         await executor.close()
-    return times
+    return times, memory
 
 
 def table(reports: list[dict[str, Any]]) -> str:
@@ -143,7 +158,7 @@ def table(reports: list[dict[str, Any]]) -> str:
                      f"bytes {report['bytes_ms']:.2f})"
                      + (f", measured {report['measured_ms']:.2f} ms" if "measured_ms" in report else ""))
         for op, row in sorted(report["ops"].items(), key=lambda item: -item[1]["floor_ms"]):
-            lines.append(f"  {op:<12} x{row['instructions']:<4} {row['operations'] / 1e6:>10.1f} M ops "
+            lines.append(f"  {op:<34} x{row['instructions']:<4} {row['operations'] / 1e6:>10.1f} M ops "
                          f"{row['weight_bytes'] / 1e6:>8.2f} MB kept {row['activation_bytes'] / 1e6:>8.2f} MB moved "
                          f"floor {row['floor_ms']:>8.3f} ms"
                          + (f"  measured {row['measured_ms']:>8.3f} ms" if "measured_ms" in row else ""))
@@ -151,19 +166,21 @@ def table(reports: list[dict[str, Any]]) -> str:
 
 
 async def run(options: argparse.Namespace) -> list[dict[str, Any]]:
-    from candlewick.commands.common import find_model
-    from candlewick.models.whisper import load_model
+    from candlewick.commands.common import find_checkpoint
+    from candlewick.commands.families import load_any
     from candlewick.passes import optimise
-    from candlewick.weights.load import Checkpoint
 
-    loaded = await load_model(Checkpoint.open(find_model(options.model)))
+    loaded = await load_any(find_checkpoint(options.model))
     wanted = options.entries.split(",") if options.entries else list(loaded.programs)
     programs = {name: optimise(loaded.programs[name]) for name in wanted}
-    reports = [floor(program, options.gflops, options.gbps, options.position) for program in programs.values()]
+    reports = [floor(program, options.gflops, options.gbps, options.position, options.by)
+               for program in programs.values()]
     if options.measured:
-        times = await measure(loaded, programs, options.measured, options.threads, options.position, options.rounds)
+        times, memory = await measure(loaded, programs, options.measured, options.threads, options.position, options.rounds,
+                                      options.by)
         for report in reports:
             measured = times[report["entry"]]
+            report["memory"] = memory
             report["measured_ms"] = sum(measured.values())
             for op, row in report["ops"].items():
                 row["measured_ms"] = measured.get(op, 0.0)
@@ -173,6 +190,7 @@ async def run(options: argparse.Namespace) -> list[dict[str, Any]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", nargs="?", default="whisper-tiny.en")
+    parser.add_argument("--by", choices=["op", "part", "layer"], default="op")
     parser.add_argument("--entries", help="names with commas; default: all")
     parser.add_argument("--gflops", type=float, required=True, help="peak of all threads together")
     parser.add_argument("--gbps", type=float, required=True, help="memory bandwidth of all threads together, GB/s")

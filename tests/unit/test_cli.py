@@ -22,6 +22,7 @@ from candlewick.cli import app
 from candlewick.commands import common
 from candlewick.commands.transcribe import clock
 from candlewick.program import Program
+from candlewick.weights.load import Checkpoint
 from candlewick.weights.safetensors import save
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -100,9 +101,9 @@ def test_a_model_without_weights_says_how_to_get_them(tmp_path, monkeypatch):
         assert "serve.py --setup" in failure("graph", name)
 
 
-def test_a_folder_that_is_no_checkpoint_and_a_file(tmp_path):
+def test_a_folder_that_is_no_checkpoint_and_a_file(tmp_path, noise):
     assert "config.json" in failure("graph", tmp_path)
-    assert "give the folder" in failure("graph", MODEL / "config.json")
+    assert "give the folder" in failure("transcribe", noise, "-m", MODEL / "config.json")
 
 
 # ---- inspect ------------------------------------------------------------------------------------------------------
@@ -176,6 +177,20 @@ def test_graph_lists_the_entries():
     out = call("graph", MODEL).stdout
     for entry in ("mel", "encode", "decode_1"):
         assert entry in out
+
+
+@pytest.mark.parametrize(("model", "entry"), [("test-sam", "encode"), ("test-llama", "decode"),
+                                              ("test-llama-gguf/model.gguf", "prefill")])
+def test_graph_of_every_family(model, entry):
+    assert entry in call("graph", ROOT / "models" / model).stdout
+    assert f"program {entry}(" in call("graph", ROOT / "models" / model, entry).stdout
+
+
+def test_graph_of_something_else_says_what_can_be_read(tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    save(tmp_path / "model.safetensors", {"a": np.zeros(2, np.float32)})
+    message = failure("graph", tmp_path)
+    assert "whisper" in message and "sam" in message and "llama" in message
 
 
 def test_graph_prints_the_program_before_and_after_passes():
@@ -412,11 +427,28 @@ def test_floor_counts_operations_and_bytes():
     assert report["ops"]["relu"]["activation_bytes"] == 2 * 4 * 3 * 4
 
 
+def test_floor_of_a_decode_step_reads_each_weight_as_it_lies_in_the_file():
+    from candlewick.commands.families import load_any
+    from candlewick.passes import optimise
+    from tests.bench.floor import floor
+
+    loaded = asyncio.run(load_any(Checkpoint.open(ROOT / "models" / "test-llama-gguf")))
+    decode = optimise(loaded.programs["decode"])
+    reports = {by: floor(decode, gflops=1, gbps=1, position=9, by=by) for by in ("op", "part", "layer")}
+    matrices = [info.end - info.start for name, info in loaded.weights.bound.items()
+                if len(info.shape) == 2 and (loaded.dims.tied or "embed" not in name)]
+    assert reports["op"]["ops"]["linear"]["weight_bytes"] == sum(matrices)
+    assert len({report["weight_bytes"] for report in reports.values()}) == 1
+    assert reports["op"]["ops"]["rope"]["weight_bytes"] == 2 * loaded.dims.n_layer * 2 * loaded.dims.d_head // 2 * 4
+    layers = [name for name in reports["layer"]["ops"] if name.startswith("model.layers.")]
+    assert len(layers) == loaded.dims.n_layer and "model.layers.*.mlp" in reports["part"]["ops"]
+
+
 def test_example_inputs_stay_within_tables():
     from candlewick.commands.graph import traced
     from candlewick.executors.example import advance, example_inputs
 
-    programs = asyncio.run(traced(MODEL))
+    programs = asyncio.run(traced(Checkpoint.open(MODEL)))
     config = json.loads((MODEL / "config.json").read_text())
     program = programs["decode_1"]
     inputs = example_inputs(program, position=10**6)

@@ -81,17 +81,25 @@ def find_model(name: str) -> Path:
     raise Failure(f"model {name} not found; available models: {have}")
 
 
+def find_checkpoint(name: str) -> Checkpoint:
+    """The checkpoint of any model: a folder or a name as for find_model, or a file (see Checkpoint.open)."""
+    from candlewick.weights.load import Checkpoint
+
+    path = Path(name)
+    return Checkpoint.open(path if path.is_file() else find_model(name))
+
+
 def find_text_model(name: str, tokenizer: Path | None = None) -> Checkpoint:
-    """The checkpoint of a language model: a folder or a name as for find_model, or a file (see Checkpoint.open).
+    """The checkpoint of a language model, as find_checkpoint.
 
     tokenizer: the tokenizer.bin of a llama2.c file, where it does not lie beside it. Raises Failure.
     """
     from candlewick.weights.load import Checkpoint
     from candlewick.weights.source import FileSource
 
-    path = Path(name)
     if tokenizer is None:
-        return Checkpoint.open(path if path.is_file() else find_model(name))
+        return find_checkpoint(name)
+    path = Path(name)
     if not path.is_file() or path.suffix.lower() != ".bin":
         raise Failure("--tokenizer is for llama2.c .bin files; other models bring their own")
     if not tokenizer.is_file():

@@ -11,7 +11,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from candlewick.commands.common import Failure, find_model
+from candlewick.commands.common import Failure, find_checkpoint
 
 
 def compare(model: str, names: str, input: Path | None, threads: int | None, tolerance: float, as_json: bool) -> bool:
@@ -19,10 +19,10 @@ def compare(model: str, names: str, input: Path | None, threads: int | None, tol
     pair = [name.strip() for name in names.split(",") if name.strip()]
     if len(pair) != 2:
         raise Failure(f"--executors wants two names with a comma between, such as numpy,wasm; got {names!r}")
-    folder = find_model(model)
+    checkpoint = find_checkpoint(model)
     if input is not None and not input.exists():
         raise Failure(f"recording {input}: no such file; check the path")
-    report = asyncio.run(run(folder, pair, input, threads, tolerance))
+    report = asyncio.run(run(checkpoint, pair, input, threads, tolerance))
     if as_json:
         print(json.dumps(report))
     else:
@@ -30,15 +30,14 @@ def compare(model: str, names: str, input: Path | None, threads: int | None, tol
     return report["same"]
 
 
-async def run(folder: Path, pair: list[str], input: Path | None, threads: int | None,
+async def run(checkpoint: Any, pair: list[str], input: Path | None, threads: int | None,
               tolerance: float) -> dict[str, Any]:
     """-> {"model", "executors", "tolerance", "same", "entries": [{"entry", "instructions", "first", "ops"}]}."""
     from candlewick import executors
+    from candlewick.commands.families import load_any
     from candlewick.executors.example import advance, example_inputs
-    from candlewick.models.whisper import load_model
-    from candlewick.weights.load import Checkpoint
 
-    loaded = await load_model(Checkpoint.open(folder))
+    loaded = await load_any(checkpoint)
     both = []
     try:
         for name in pair:
@@ -57,7 +56,7 @@ async def run(folder: Path, pair: list[str], input: Path | None, threads: int | 
     finally:
         for executor in both:
             await executor.close()
-    return {"model": folder.name, "executors": pair, "tolerance": tolerance, "entries": entries,
+    return {"model": checkpoint.name, "executors": pair, "tolerance": tolerance, "entries": entries,
             "same": all(entry["first"] is None for entry in entries)}
 
 

@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from candlewick.commands.common import Failure, emit, find_model, writable, write_whole
+from candlewick.commands.common import Failure, emit, find_checkpoint, writable, write_whole
 
 SUFFIXES = {".txt": "text", ".dot": "dot", ".svg": "svg", ".json": "json"}
 
@@ -21,7 +21,7 @@ def graph(model: str, entry: str | None, output: Path | None, passes: bool) -> N
         if not form:
             raise Failure(f"output {output}: the ending says the form and must be one of {', '.join(SUFFIXES)}")
         output = writable(output)
-    programs = asyncio.run(traced(find_model(model)))
+    programs = asyncio.run(traced(find_checkpoint(model)))
     if entry is None:
         for name, program in programs.items():
             print(f"{name:<12} {len(program.instructions)} instructions")
@@ -39,12 +39,11 @@ def graph(model: str, entry: str | None, output: Path | None, passes: bool) -> N
     emit({"text": str, "json": lambda p: p.to_json(), "dot": to_dot}[form](program), output)
 
 
-async def traced(folder: Path) -> dict[str, Any]:
+async def traced(checkpoint: Any) -> dict[str, Any]:
     """The Programs of a checkpoint by entry name; no weights are read."""
-    from candlewick.models.whisper import load_model
-    from candlewick.weights.load import Checkpoint
+    from candlewick.commands.families import load_any
 
-    return (await load_model(Checkpoint.open(folder))).programs
+    return (await load_any(checkpoint)).programs
 
 
 def to_dot(program: Any) -> str:
