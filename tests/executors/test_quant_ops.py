@@ -1,7 +1,7 @@
 """Block-quantised weights on the wasm kernels, every type on every build, against NumPy in float64.
 
-Kernels quantise activations to int8 by blocks of 32. Where these are integers times a power of two that is exact, so the
-product must be too; elsewhere each activation is wrong by at most half a step, which bounds the error of a sum.
+Kernels quantise activations by blocks of 32, to 16 bits or (many rows) 8. Where these are integers up to 127 times one number
+the product must be right; elsewhere each activation is wrong by at most half a step, which bounds the error of a sum.
 """
 
 from __future__ import annotations
@@ -124,9 +124,10 @@ def test_error_is_that_of_half_a_step(kernels, rng, dtype, m):
     blocks, w = random_weight(rng, dtype, n, k)
     x = (rng.normal(0, 1, (m, k)) * 10.0 ** rng.integers(-3, 3, (m, 1))).astype(np.float32)
     got, want = run(kernels, x, put_weight(kernels, blocks, dtype, n, k), dtype, n), x.astype(np.float64) @ w.T
-    half_step = np.repeat(np.abs(x).reshape(m, -1, 32).max(2) / 254, 32, axis=1)
-    assert (np.abs(got - want) <= half_step @ np.abs(w).T * 1.001).all()
-    assert np.abs(got - want).std() < 0.02 * want.std()
+    steps = 127 if m > 1 and dtype != "q8_0" and kernels.host.relaxed else 32639
+    half_step = np.repeat(np.abs(x).reshape(m, -1, 32).max(2) / 2 / steps, 32, axis=1)
+    assert (np.abs(got - want) <= half_step @ np.abs(w).T * 1.001 + 1e-6 * np.abs(want).max()).all()
+    assert np.abs(got - want).std() < (0.02 if steps == 127 else 1e-4) * want.std()
 
 
 @pytest.mark.parametrize("dtype", ["q4_0", "q4_1", "q8_0", "q4_k", "q6_k"])
@@ -141,7 +142,7 @@ def test_most_extreme_codes(kernels, dtype):
         for x in (np.full((5, k), 127, np.float32), np.full((5, k), -127, np.float32)):
             want = x.astype(np.float64) @ w.T
             for rows in (x[:1], x):
-                assert np.array_equal(run(kernels, rows, put_weight(kernels, blocks, dtype, n, k), dtype, n), want[: len(rows)])
+                close(run(kernels, rows, put_weight(kernels, blocks, dtype, n, k), dtype, n), want[: len(rows)], 1e-6)
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 7, 9, 12])

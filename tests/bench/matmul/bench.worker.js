@@ -18,6 +18,13 @@ async function instantiate(module, memory) {
   return (await WebAssembly.instantiate(module, { env: { memory } }));
 }
 
+/** Random numbers into [from, from + count), the first 64 K of them again and again. */
+function repeatRandom(array, from, count, random) {
+  let done = Math.min(count, 65536);
+  for (let i = 0; i < done; i++) array[from + i] = random();
+  for (; done < count; done *= 2) array.copyWithin(from + done, from, from + Math.min(done, count - done));
+}
+
 async function measure(settings) {
   const { url, shared, threads, scratchBytes, cases, repeats } = settings;
   const module = await WebAssembly.compileStreaming(fetch(url));
@@ -28,7 +35,7 @@ async function measure(settings) {
   const signals = (scratch + threads * scratchBytes) / 4; // round, still running, code, code end
   const base = settings.base ?? signals * 4 + 64; // `base`: for lists whose addresses are final
   const most = Math.max(...cases.map((c) => c.bytes));
-  memory.grow(Math.ceil((base + most + PAGE - memory.buffer.byteLength) / PAGE));
+  memory.grow(Math.max(0, Math.ceil((base + most + PAGE - memory.buffer.byteLength) / PAGE)));
   const words = new Int32Array(memory.buffer), floats = new Float32Array(memory.buffer);
   const others = [];
   for (let thread = 1; thread < threads; thread++) {
@@ -62,11 +69,10 @@ async function measure(settings) {
   for (let i = 0; i < 8; i++) peaks.push(peak());
   const results = [];
   for (const one of cases) {
-    for (let i = base / 4, end = (base + one.bytes) / 4; i < end; i++) floats[i] = Math.random() - 0.5;
+    repeatRandom(floats, base / 4, one.bytes / 4, () => Math.random() - 0.5);
     const halves = new Uint16Array(memory.buffer);
-    for (const [offset, count] of one.halves) {
-      for (let i = 0; i < count; i++) halves[(base + offset) / 2 + i] = 0x2000 + Math.random() * 0x1400 | (Math.random() < 0.5 ? 0x8000 : 0);
-    }
+    for (const [offset, count] of one.halves)
+      repeatRandom(halves, (base + offset) / 2, count, () => 0x2000 + Math.random() * 0x1400 | (Math.random() < 0.5 ? 0x8000 : 0));
     const code = base + one.codeAt;
     one.code.forEach((word, i) => { words[code / 4 + i] = word + (one.addresses.includes(i) ? base : 0); });
     const times = [];

@@ -18,8 +18,9 @@ static void finish_panel(const linear_q_args *a, float *sums, int32_t panel, int
 
 static int32_t one_row(const linear_q_args *a, const Context *c, QType t) {
     int32_t panels = ceil_div(a->n, QPANEL);
-    if (x_row_bytes(t, a->k) > c->scratch_bytes) return BAD_CODE;
-    quantise_row(AT(float, a->x), a->k, NARROW(t.bits), c->scratch);
+    int32_t form = x_form(t, 1);
+    if (x_row_bytes(form, a->k) > c->scratch_bytes) return BAD_CODE;
+    quantise_row(AT(float, a->x), a->k, form, c->scratch);
     uint32_t stride = q_panel_bytes(t, a->k);
     const uint8_t *w = AT(uint8_t, a->w);
     float sums[QPANEL] __attribute__((aligned(16)));
@@ -40,12 +41,12 @@ int32_t kernel_linear_q(const linear_q_args *a, const Context *c) {
     if (m < a->m) zero_rows(c, AT(float, a->y) + (int64_t)m * a->ldy, a->ldy, a->m - m, a->n);
     if (m <= 0 || a->n <= 0) return DONE;
     if (m == 1) return one_row(a, c, t);
-    int32_t panels = ceil_div(a->n, QPANEL), row_bytes = x_row_bytes(t, a->k);
+    int32_t panels = ceil_div(a->n, QPANEL), form = x_form(t, m), row_bytes = x_row_bytes(form, a->k);
     if (!a->scratch || a->k / QBLOCK * plain_piece_bytes(t) > c->scratch_bytes) return BAD_CODE;
     char *x = AT(char, a->scratch);
     Range mine = share(c, m, 1);
     for (int32_t r = mine.from; r < mine.to; r++)
-        quantise_row(AT(float, a->x) + (int64_t)r * a->ldx, a->k, NARROW(t.bits), x + (uint32_t)r * (uint32_t)row_bytes);
+        quantise_row(AT(float, a->x) + (int64_t)r * a->ldx, a->k, form, x + (uint32_t)r * (uint32_t)row_bytes);
     int32_t stop = meet(c);
     if (stop) return stop;
     uint32_t stride = q_panel_bytes(t, a->k);

@@ -12,10 +12,11 @@
  * int8 codes: [pair 0..15][row][2], pairs 2 g and 2 g + 1 hold k = 4 g + (0, 2) and 4 g + (1, 3), as i16x8 dot products of
  * the even and the odd bytes of other codes want their activations too.
  *
- * Activations are quantised to int8 by blocks of 32, each scale amax / 127: see XBlock. In the relaxed build codes of up to
- * 6 bits are the second operand of i16x8.relaxed_dot_i8x16_i7x16: sums of two products, which 16 bits can add up 8, 4 or
- * 2 at a time (4, 5, 6 bits) before they are widened. Elsewhere, and for int8, both are widened to 16 bits first. All sums of
- * integers are exact, so every build computes the same.
+ * Activations are quantised by blocks of 32 with one scale. In the relaxed build codes of up to 6 bits are the second operand
+ * of i16x8.relaxed_dot_i8x16_i7x16: sums of two products, which 16 bits can add up 8, 4 or 2 at a time (4, 5, 6 bits) before
+ * they are widened. For one row (decoding) both bytes of 16-bit activations go through it, for many rows one byte is enough to
+ * be as exact as others are, at twice the speed. Elsewhere, and for int8 codes, codes are widened to 16 bits first, and
+ * activations have 16 bits for nothing.
  */
 #pragma once
 #include "product.h"
@@ -81,18 +82,21 @@ INLINE int32_t q_file_bytes(int32_t dtype) {
 }
 
 /* 32 activations: x = d q. d and the sums are 2^60 too large, which takes a part of the factor 2^-112 that half_load leaves in
- * the scales of weights; X_REST is what is left for the end. In the wide form q is int16, in pairs as int8 codes are. */
+ * the scales of weights; X_REST is what is left for the end. */
 #define X_SCALE 0x1p60f
 #define X_REST 0x1p52f
 typedef struct { float d, sum, low_sum, high_sum; } XScales; /* sum: d times the sum of q, of all 32, of each 16 */
 typedef struct { int8_t q[QBLOCK]; XScales scales; } XNarrow;
 typedef struct { int16_t q[QBLOCK]; XScales scales; } XWide;
+typedef struct { int8_t high[QBLOCK], low[QBLOCK]; XScales scales; } XBytes; /* q = 256 high + low */
+enum { X_NARROW, X_WIDE, X_BYTES };
 
-INLINE int32_t x_row_bytes(QType t, int32_t k) {
-    return k / QBLOCK * (int32_t)(NARROW(t.bits) ? sizeof(XNarrow) : sizeof(XWide));
+INLINE int32_t x_form(QType t, int32_t rows) { return !NARROW(t.bits) ? X_WIDE : rows == 1 ? X_BYTES : X_NARROW; }
+INLINE int32_t x_row_bytes(int32_t form, int32_t k) {
+    return k / QBLOCK * (int32_t)(form == X_NARROW ? sizeof(XNarrow) : sizeof(XWide));
 }
-/* k numbers, a multiple of 32, into blocks of either form. */
-void quantise_row(const float *x, int32_t k, int32_t narrow, void *to);
+/* k numbers, a multiple of 32, into blocks of a form. */
+void quantise_row(const float *x, int32_t k, int32_t form, void *to);
 
 /* A piece made plain, for products of many rows: int8 codes [k / 4][row][4] (wide: [pair][row][2]), then float32 scale[8] and
  * minimum[8] for each sub-block: weight = (scale code + minimum) 2^60. */

@@ -5,7 +5,8 @@
 
 /* ---- activations ---- */
 
-void quantise_row(const float *x, int32_t k, int32_t narrow, void *to) {
+INLINE void quantise(const float *x, int32_t k, const int form, void *to) {
+    const float steps = form == X_NARROW ? 127.0f : 32639.0f; /* 127 x 257: the high byte stays within 127 */
     vec rounder = splat(ROUNDER);
     for (int32_t from = 0; from < k; from += QBLOCK, x += QBLOCK) {
         vec v[8], top = zero(), spoilt = zero();
@@ -14,35 +15,49 @@ void quantise_row(const float *x, int32_t k, int32_t narrow, void *to) {
             top = vmax(top, wasm_f32x4_abs(v[i]));
             spoilt = add(spoilt, mul(v[i], zero())); /* NaN if there is a NaN or an infinity, which the maximum may lose */
         }
-        float most = lane_max(top), d = most * (1.0f / 127.0f), inverse = most > 0x1p-120f ? 127.0f / most : 0.0f;
-        d = (inverse > 0.0f ? d : 0.0f) * X_SCALE + lane_sum(spoilt);
-        vec scale = splat(inverse), n[8];
-        FULLY for (int i = 0; i < 8; i++)
-            n[i] = wasm_i32x4_sub(madd(v[i], scale, rounder), rounder); /* the integer stands in the low bits */
-        vec low[2] = {wasm_i16x8_narrow_i32x4(n[0], n[1]), wasm_i16x8_narrow_i32x4(n[2], n[3])};
-        vec high[2] = {wasm_i16x8_narrow_i32x4(n[4], n[5]), wasm_i16x8_narrow_i32x4(n[6], n[7])};
-        vec ones = wasm_i16x8_splat(1);
-        vec sums = wasm_i32x4_dot_i16x8(wasm_i16x8_add(low[0], low[1]), ones);
-        vec more = wasm_i32x4_dot_i16x8(wasm_i16x8_add(high[0], high[1]), ones);
-        float low_sum = d * lane_sum(wasm_f32x4_convert_i32x4(sums)), high_sum = d * lane_sum(wasm_f32x4_convert_i32x4(more));
-        XScales *scales;
-        if (narrow) {
-            XNarrow *block = to;
-            wasm_v128_store(block->q, wasm_i8x16_narrow_i16x8(low[0], low[1]));
-            wasm_v128_store(block->q + 16, wasm_i8x16_narrow_i16x8(high[0], high[1]));
-            scales = &block->scales;
-            to = block + 1;
-        } else {
-            XWide *block = to;
-            FULLY for (int i = 0; i < 2; i++) {
-                wasm_v128_store(block->q + 8 * i, wasm_i16x8_shuffle(low[i], low[i], 0, 2, 1, 3, 4, 6, 5, 7));
-                wasm_v128_store(block->q + 16 + 8 * i, wasm_i16x8_shuffle(high[i], high[i], 0, 2, 1, 3, 4, 6, 5, 7));
-            }
-            scales = &block->scales;
-            to = block + 1;
+        float most = lane_max(top), d = 0.0f, inverse = 0.0f;
+        if (most > 0x1p-100f) {
+            d = most * (1.0f / steps) * X_SCALE;
+            inverse = steps / most;
         }
-        *scales = (XScales){d, low_sum + high_sum, low_sum, high_sum};
+        d += lane_sum(spoilt);
+        vec scale = splat(inverse), sums[2] = {zero(), zero()}, q[4];
+        FULLY for (int i = 0; i < 8; i++) {
+            v[i] = wasm_i32x4_sub(madd(v[i], scale, rounder), rounder); /* the integer stands in the low bits */
+            sums[i / 4] = wasm_i32x4_add(sums[i / 4], v[i]);
+        }
+        FULLY for (int i = 0; i < 4; i++) q[i] = wasm_i16x8_narrow_i32x4(v[2 * i], v[2 * i + 1]);
+        char *block = to;
+        FULLY for (int i = 0; i < 4 && form == X_WIDE; i++)
+            wasm_v128_store(block + 16 * i, wasm_i16x8_shuffle(q[i], q[i], 0, 2, 1, 3, 4, 6, 5, 7));
+        FULLY for (int i = 0; i < 2 && form == X_NARROW; i++)
+            wasm_v128_store(block + 16 * i, wasm_i8x16_narrow_i16x8(q[2 * i], q[2 * i + 1]));
+        FULLY for (int i = 0; i < 2 && form == X_BYTES; i++) {
+            vec high[2], low[2];
+            FULLY for (int j = 0; j < 2; j++) {
+                vec one = q[2 * i + j];
+                high[j] = wasm_i16x8_shr(wasm_i16x8_add_sat(one, wasm_i16x8_splat(128)), 8);
+                low[j] = wasm_i16x8_sub(one, wasm_i16x8_shl(high[j], 8));
+            }
+            wasm_v128_store(block + 16 * i, wasm_i8x16_narrow_i16x8(high[0], high[1]));
+            wasm_v128_store(block + 32 + 16 * i, wasm_i8x16_narrow_i16x8(low[0], low[1]));
+        }
+        float low_sum = d * lane_sum(wasm_f32x4_convert_i32x4(sums[0]));
+        float high_sum = d * lane_sum(wasm_f32x4_convert_i32x4(sums[1]));
+        block += form == X_NARROW ? QBLOCK : 2 * QBLOCK;
+        *(XScales *)block = (XScales){d, low_sum + high_sum, low_sum, high_sum};
+        to = block + sizeof(XScales);
     }
+}
+
+static __attribute__((noinline)) void quantise_narrow(const float *x, int32_t k, void *to) { quantise(x, k, X_NARROW, to); }
+static __attribute__((noinline)) void quantise_wide(const float *x, int32_t k, void *to) { quantise(x, k, X_WIDE, to); }
+static __attribute__((noinline)) void quantise_bytes(const float *x, int32_t k, void *to) { quantise(x, k, X_BYTES, to); }
+
+void quantise_row(const float *x, int32_t k, int32_t form, void *to) {
+    if (form == X_NARROW) quantise_narrow(x, k, to);
+    else if (form == X_WIDE) quantise_wide(x, k, to);
+    else quantise_bytes(x, k, to);
 }
 
 /* ---- panels made plain ---- */
@@ -197,7 +212,7 @@ TILES(8, 1)
 
 int32_t tile_rows(int32_t dtype, const char *x, int32_t rows, const int8_t *plain, int32_t k, float *out) {
     QType t = q_type(dtype);
-    int32_t x_row = x_row_bytes(t, k);
+    int32_t x_row = x_row_bytes(x_form(t, 2), k);
 #define PICK(BITS, SUBS)                                                                                                 \
     if (t.bits == BITS && t.subs == SUBS) {                                                                              \
         if (rows >= 4) return tile_##BITS##_##SUBS##_4(x, x_row, plain, k, out), 4;                                      \

@@ -34,25 +34,31 @@ INLINE void dots(int bits, int subs, const uint8_t *w, const char *x, vec sum[2]
         return;
     }
 #ifdef __wasm_relaxed_simd__
-    enum { MOST = 2 };
-    vec part[2][2];
-    int sets = subs == 2 || bits > 4 ? 2 : 1, run = bits == 6 ? 2 : 4; /* steps of p that 16 bits hold */
-    FULLY for (int p = 0; p < 4; p++) {
-        vec a[2] = {splat_4(x + 4 * p), splat_4(x + 16 + 4 * p)};
-        FULLY for (int h = 0; h < 2; h++) {
-            vec code[2];
-            codes(bits, w, p, h, mask, &code[0], &code[1]);
-            FULLY for (int s = 0; s < 2; s++) {
-                vec *to = &part[s < sets ? s : 0][h], product = dot_8(a[s], code[s]);
-                *to = p % run == 0 && s < sets ? product : wasm_i16x8_add(*to, product);
-                FIX(*to);
+    /* Both bytes of the activations, each with sums of its own. Where a piece needs two sets of those (5 and 6 bits, or two
+     * scales), the rows take turns, or there would be too many sums for the registers. */
+    const int sets = subs == 2 || bits > 4 ? 2 : 1, run = bits == 6 ? 2 : 4; /* steps of p that 16 bits hold */
+    const int turns = sets;
+    FULLY for (int turn = 0; turn < turns; turn++) {
+        vec part[2][2][2]; /* [byte][set][row / 4] */
+        FULLY for (int p = 0; p < 4; p++) {
+            FULLY for (int h = turn; h < turn + 3 - turns; h++) {
+                vec code[2];
+                codes(bits, w, p, h, mask, &code[0], &code[1]);
+                FULLY for (int s = 0; s < 2; s++) {
+                    FULLY for (int byte = 0; byte < 2; byte++) {
+                        vec *to = &part[byte][s < sets ? s : 0][h], product = dot_8(splat_4(x + 32 * byte + 16 * s + 4 * p), code[s]);
+                        *to = p % run == 0 && s < sets ? product : wasm_i16x8_add(*to, product);
+                        FIX(*to);
+                    }
+                }
             }
-        }
-        if (p % run == run - 1) {
-            vec ones = wasm_i16x8_splat(1);
-            FULLY for (int s = 0; s < sets; s++) FULLY for (int h = 0; h < 2; h++) {
-                vec *to = &sum[subs == 2 ? s : 0][h], wide = dot_16(part[s][h], ones);
-                *to = p == run - 1 && s < subs ? wide : wasm_i32x4_add(*to, wide);
+            if (p % run == run - 1) {
+                vec ones = wasm_i16x8_splat(1), steps = wasm_i16x8_splat(256);
+                FULLY for (int s = 0; s < sets; s++) FULLY for (int h = turn; h < turn + 3 - turns; h++) {
+                    vec *to = &sum[subs == 2 ? s : 0][h];
+                    vec wide = wasm_i32x4_add(dot_16(part[0][s][h], steps), dot_16(part[1][s][h], ones));
+                    *to = p == run - 1 && s < subs ? wide : wasm_i32x4_add(*to, wide);
+                }
             }
         }
     }
@@ -63,7 +69,7 @@ INLINE void panel_of(int bits, int offset, int kind, int subs, const char *x, co
     const QType t = {bits, offset, kind, subs};
     vec acc[2] = {zero(), zero()}, mask = wasm_i8x16_splat(15), half = half_mask();
     FIX(mask);
-    const int codes_bytes = q_codes_bytes(t), x_bytes = NARROW(bits) ? sizeof(XNarrow) : sizeof(XWide);
+    const int codes_bytes = q_codes_bytes(t), x_bytes = sizeof(XWide);
     const int x_scales = x_bytes - (int)sizeof(XScales);
     if (!q_is_super(t)) {
         for (int32_t left = k; left > 0; left -= QBLOCK) {
