@@ -64,18 +64,18 @@ def from_json(data: str | Mapping[str, Any], config: Mapping[str, Any] | None = 
     cutting = steps_of(spec.get("pre_tokenizer"))
     by_bytes = any(step["type"] == "ByteLevel" for step in cutting)
     kinds = [step["type"] for step in cutting + steps_of(spec.get("decoder"))]
-    if not {"ByteLevel", "Metaspace", "ByteFallback"}.intersection(kinds):
+    if not by_bytes and not {"Metaspace", "ByteFallback"}.intersection(kinds):
         raise ValueError("tokenizer.json: wanted BPE of bytes (ByteLevel) or SentencePiece's (Metaspace, ByteFallback), got "
                          + (", ".join(kinds) or "None"))
     normal = steps_of(spec.get("normalizer"))
     prefix = ""
     if normal and normal[0]["type"] == "Prepend" and isinstance(normal[0].get("prepend"), str):
         prefix, normal = normal[0]["prepend"], normal[1:]
-    names = vocab | {token.text: token.id for token in added}
+    names = {token.text: token.id for token in added}
 
     def named(token: Any) -> int | None:
         token = token.get("content") if isinstance(token, Mapping) else token
-        return names.get(token) if isinstance(token, str) else None
+        return names.get(token, vocab.get(token)) if isinstance(token, str) else None
 
     bos = _token_id(config.get("bos_token_id"), named(config.get("bos_token")), "bos_token_id")
     listed = config.get("eos_token_id")
@@ -92,7 +92,7 @@ def from_json(data: str | Mapping[str, Any], config: Mapping[str, Any] | None = 
               whole=bool(model.get("ignore_merges")), fuse=bool(model.get("fuse_unk")), never=never)
     return Tokenizer(
         pieces=lambda: {i: piece for piece, i in vocab.items()},
-        n_vocab=1 + max(names.values(), default=-1),
+        n_vocab=1 + max(max(vocab.values(), default=-1), max(names.values(), default=-1)),
         model=bpe,
         piece_bytes=unspell if by_bytes else sentence_bytes,
         normal=normalizers({"type": "Sequence", "normalizers": normal}),
