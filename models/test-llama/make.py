@@ -96,7 +96,8 @@ def write_manifest(folder: Path, about: str) -> None:
     files = [{"path": p.name, "bytes": p.stat().st_size, "sha256": hashlib.sha256(p.read_bytes()).hexdigest()}
              for p in sorted(folder.iterdir()) if p.name not in ("manifest.json", "make.py") and p.is_file()]
     (folder / "manifest.json").write_text(json.dumps(
-        {"name": folder.name, "title": f"Miniature Llama ({about})", "about": "Random weights, for tests: what it writes is noise.",
+        {"name": folder.name, "title": f"Miniature Llama ({about})",
+         "about": "Random weights, for tests: what it writes is noise.",
          "family": "llama", "licence": "CC0-1.0", "files": files, "memory_bytes": 0, "sources": [],
          "note": "made by models/test-llama/make.py"}, indent=2) + "\n")
 

@@ -37,9 +37,8 @@ async def answers(name: str, executor_name: str) -> dict[str, list[int]]:
         generator = await Generator.load(Checkpoint.open(MODELS / name), executor)
         found = {}
         for label, (prompt, options) in CASES.items():
-            async for event in generator.generate(prompt, GenerateOptions(max_tokens=40, seed=5, **options)):
-                pass
-            found[label] = event["result"]["token_ids"]
+            events = [e async for e in generator.generate(prompt, GenerateOptions(max_tokens=40, seed=5, **options))]
+            found[label] = events[-1]["result"]["token_ids"]
         return found
     finally:
         await executor.close()
@@ -51,12 +50,16 @@ def printed(name: str) -> dict[str, str]:
     return {entry: str(program) for entry, program in model.programs.items()}
 
 
+def row(item: tuple[str, dict[str, list[int]]]) -> str:
+    """One checkpoint as JSON, a case a line."""
+    cases = ",\n".join(f"    {json.dumps(label)}: {json.dumps(ids)}" for label, ids in item[1].items())
+    return f"  {json.dumps(item[0])}: {{\n{cases}\n  }}"
+
+
 def main() -> None:
     (HERE / "programs").mkdir(exist_ok=True)
     pinned = {name: asyncio.run(answers(name, "numpy")) for name in ANSWERS}
-    rows = [f"  {json.dumps(name)}: {{\n" + ",\n".join(f"    {json.dumps(k)}: {json.dumps(v)}" for k, v in cases.items()) + "\n  }"
-            for name, cases in pinned.items()]
-    (HERE / "pinned.json").write_text("{\n" + ",\n".join(rows) + "\n}\n")
+    (HERE / "pinned.json").write_text("{\n" + ",\n".join(map(row, pinned.items())) + "\n}\n")
     for entry, program in printed("test-llama-tied").items():
         (HERE / "programs" / f"test-llama-tied.{entry}.txt").write_text(program)
 

@@ -47,7 +47,8 @@ def main() -> None:
         theirs = native.scores[: len(ids)].copy()
         kl = measure.divergence(best, arrays[f"{name}.best"], arrays[f"{name}.log_sum"], theirs)
         p, q = (x.astype(np.float64) - measure.log_sum_exp(x)[:, None] for x in (logits, theirs))
-        facts[name] = {"tokens": len(ids), "native_kl": float(kl.mean()), "native_top1": float(measure.agreement(best, theirs).mean()),
+        facts[name] = {"tokens": len(ids), "native_kl": float(kl.mean()),
+                       "native_top1": float(measure.agreement(best, theirs).mean()),
                        "native_kl_all_tokens": float((np.exp(p) * (p - q)).sum(-1).mean()),
                        "native_max_error": float(np.abs(theirs - logits).max())}
         print(name, facts[name], flush=True)
