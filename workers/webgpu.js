@@ -214,10 +214,9 @@ export class GpuHost {
             counts,
             group: this.#device.createBindGroup({
               layout: made[number].getBindGroupLayout(0),
-              entries: buffers.map((/** @type {number} */ n, /** @type {number} */ binding) => ({
-                binding,
-                resource: { buffer: n < 0 ? this.#nothing : this.#buffers[n] },
-              })),
+              entries: buffers.flatMap((/** @type {number} */ n, /** @type {number} */ binding) =>
+                n === -2 ? [] : [{ binding, resource: { buffer: n === -1 ? this.#nothing : this.#buffers[n] } }],
+              ),
             }),
           })),
         );

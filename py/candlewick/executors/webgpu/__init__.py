@@ -23,10 +23,11 @@ from typing import Any
 
 import numpy as np
 
+from ...dtypes import QUANTISED, n_bytes
 from ...program import Instruction, Program, Value
 from .. import Executor, Progress, WeightSource, bounds, check_bounds, checked_inputs
 from ..wasm.views import WORD, View
-from . import lower_ops  # noqa: F401  (it fills LOWER)
+from . import lower_ops
 from .lowering import LOWER, Buffer, Lowering
 
 KERNELS = Path(__file__).with_name("kernels")
@@ -142,12 +143,9 @@ class WebgpuExecutor(Executor):
             if kind == "number":
                 self.host.write(b.number, 0, np.array([float(name)], np.float32).tobytes())
             elif kind in ("flat", "matrix"):
-                at = 0
-                for part in values[name].parts or (values[name],):
-                    size = (_matrix_words(part) if kind == "matrix" else part.size) * WORD
-                    if part.name:
-                        self.host.write(b.number, at, await _data(kind, part, weights))
-                    at += size
+                parts = [await _data(kind, part, weights) for part in values[name].parts or (values[name],)]
+                data = b"".join(parts)
+                self.host.write(b.number, 0, data + bytes(-len(data) % WORD))
                 if on_progress:
                     on_progress("weights", done + 1, len(made), "steps")
 
@@ -224,37 +222,40 @@ class WebgpuExecutor(Executor):
 
 
 def _matrix_words(v: Value) -> int:
-    """Words of a weight matrix on the device: 16-bit types stay two in a word, everything else is float32."""
-    return -(-v.size // 2) if v.dtype in ("f16", "bf16") else v.size
+    """Words of a weight matrix on the device."""
+    return -(-n_bytes(v.dtype if v.dtype in lower_ops.DTYPES else "f32", v.size) // WORD)
 
 
 async def _data(kind: str, v: Value, weights: WeightSource) -> bytes:
     """A weight's bytes as the kernels read it: a convolution's (c_out, c_in, taps) as (c_out, taps, c_in)."""
+    if not v.name:
+        return bytes(v.size * WORD)
+    if kind == "matrix" and v.dtype in QUANTISED and v.dtype in lower_ops.DTYPES:
+        info = weights.bound[v.name]
+        return await weights.checkpoint.source(info.file).read(info.start, info.end)
     array = await weights.read(v.name)
     if kind == "matrix" and array.ndim > 2:
         array = np.moveaxis(array, 1, -1)
     if array.dtype == np.int32:
         return np.ascontiguousarray(array).tobytes()
     if kind == "matrix" and v.dtype == "f16":
-        data = np.ascontiguousarray(array, np.float16).tobytes()
-        return data + bytes(-len(data) % WORD)
+        return np.ascontiguousarray(array, np.float16).tobytes()
     if kind == "matrix" and v.dtype == "bf16":
         bits = np.ascontiguousarray(array, np.float32).view(np.uint32) >> 16
-        data = bits.astype(np.uint16).tobytes()
-        return data + bytes(-len(data) % WORD)
+        return bits.astype(np.uint16).tobytes()
     return np.ascontiguousarray(array, np.float32).tobytes()
 
 
 def _plan(lowered: Mapping[str, Lowering], sources: Mapping[str, str]) -> dict[str, Any]:
     """Plain data for the host: {kernels: {name: WGSL}, pipelines: [{kernel, entry, constants}],
-    entries: {name: [[pipeline, [buffer numbers, -1 for none], [x, y, z]]]}}."""
+    entries: {name: [[pipeline, [buffer numbers], [x, y, z]]]}}; buffer -1 is a few zeros, -2 is no binding at all."""
     pipelines: dict[tuple, int] = {}
     entries: dict[str, list[Any]] = {}
     for name, s in lowered.items():
         steps = entries[name] = []
         for d in s.dispatches:
             number = pipelines.setdefault((d.kernel, d.entry, d.constants), len(pipelines))
-            steps.append([number, [-1 if b is None else b.number for b in d.bindings], list(d.groups)])
+            steps.append([number, [-1 if b is None else -2 if b is ... else b.number for b in d.bindings], list(d.groups)])
     used = {kernel for kernel, _, _ in pipelines}
     return {
         "kernels": {k: sources[k] if k in sources else (KERNELS / f"{k}.wgsl").read_text() for k in sorted(used)},

@@ -75,6 +75,7 @@ class Host:
                 entries = [
                     {"binding": place, "resource": {"buffer": self._buffers[n] if n >= 0 else self._nothing}}
                     for place, n in enumerate(numbers)
+                    if n != -2
                 ]
                 layout = made[pipeline].get_bind_group_layout(0)
                 entry.append((made[pipeline], self._device.create_bind_group(layout=layout, entries=entries), groups))

@@ -13,7 +13,8 @@ from .lowering import Lowering, groups, lowers, words
 
 ACTIVATIONS = {"none": 0, "gelu": 1, "relu": 2, "silu": 3}
 REDUCE = {"sum": 0, "mean": 1, "max": 2, "argmax": 3, "log_sum_exp": 4}
-DTYPES = {"f32": 0, "f16": 1, "bf16": 2}
+DTYPES = {"f32": 0, "f16": 1, "bf16": 2, "q4_0": 3, "q4_1": 4, "q5_0": 5, "q5_1": 6, "q8_0": 7, "q4_k": 8, "q6_k": 9}
+"""What kernels read as it lies in a file; every other type becomes float32 when it is loaded."""
 FEW_ROWS = 4
 """Up to so many rows a product is made column by column, above in tiles."""
 MAX_HEAD = 128
@@ -238,8 +239,8 @@ def _embedding(s: Lowering, i: Instruction) -> View:
     ids, y = s.contiguous(s.view(i.args[0])), s.buffer(i.out.shape)
     table = i.args[1]
     m, (n, k) = prod(ids.shape), table.shape
-    s.call("embedding", [ids, s.shared("matrix", table), y], groups(-(-m * k // 256)),
-           M=m, N=n, K=k, IDS=words(ids), Y=words(y), DTYPE=DTYPES.get(table.dtype, 0))
+    s.call("linear", [ids, s.shared("matrix", table), ..., ..., y, ...], groups(-(-m * k // 256)), "rows",
+           M=m, N=n, K=k, X=words(ids), LDX=k, Y=words(y), LDY=k, DTYPE=DTYPES.get(table.dtype, 0))
     return y
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import prod
+from types import EllipsisType
 
 import numpy as np
 
@@ -47,12 +48,13 @@ class Buffer:
 
 @dataclass(frozen=True)
 class Dispatch:
-    """One kernel on so many workgroups. bindings in the order of the kernel's; None stands for an absent operand."""
+    """One kernel on so many workgroups. bindings in the order of the kernel's: None stands for an absent operand, `...` for a
+    binding that this entry point does not name."""
 
     kernel: str
     entry: str
     constants: tuple[tuple[str, float], ...]
-    bindings: tuple[Buffer | None, ...]
+    bindings: tuple[Buffer | EllipsisType | None, ...]
     groups: tuple[int, int, int]
 
 
@@ -86,7 +88,7 @@ class Lowering:
     def call(
         self,
         kernel: str,
-        bindings: list[View | Buffer | None],
+        bindings: list[View | Buffer | EllipsisType | None],
         n_groups: tuple[int, int, int],
         entry: str = "main",
         **constants: float,
@@ -97,7 +99,7 @@ class Lowering:
         place = len(self.dispatches)
         bound = tuple(b.base if isinstance(b, View) else b for b in bindings)
         for b in bound:
-            if b is not None:
+            if isinstance(b, Buffer):
                 b.first, b.last = min(b.first, place), max(b.last, place)
         self.dispatches.append(Dispatch(kernel, entry, tuple(constants.items()), bound, n_groups))
 

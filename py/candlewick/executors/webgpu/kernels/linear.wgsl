@@ -1,4 +1,4 @@
-// Everything that reads a weight matrix w (n, k): products with many rows (tiles), with few (rows), and rows of a table.
+// Everything that reads a weight matrix w (n, k): products with many rows (tiles), with few (few), and rows of a table (rows).
 // y = final(activation(x w^T + bias) + residual). Rows of x may overlap (a convolution along one axis): row i begins at X + i * LDX.
 // Rows from the runtime scalar `count` on are zeros.
 
@@ -8,7 +8,7 @@ override Y: u32; override LDY: u32;
 override BIAS: u32 = 0; override HAS_BIAS: bool = false;
 override RESIDUAL: u32 = 0; override LDR: u32 = 0; override HAS_RESIDUAL: bool = false;
 override ACTIVATION: u32 = 0; override FINAL: u32 = 0;
-// 0 float32, 1 float16 and 2 bfloat16 (two in a word)
+// 0 float32, 1 float16 and 2 bfloat16 (two in a word), 3 q4_0, 4 q4_1, 5 q5_0, 6 q5_1, 7 q8_0, 8 q4_k, 9 q6_k
 override DTYPE: u32 = 0;
 override SLOT: i32 = -1;
 override FIXED: u32 = 0;
@@ -20,12 +20,53 @@ override FIXED: u32 = 0;
 @group(0) @binding(4) var<storage, read_write> y: array<f32>;
 @group(0) @binding(5) var<storage, read> scalars: array<u32>;
 
+// Blocks as they lie in a GGUF file (weights/quant.py): a whole number of blocks a row, bytes from the start of w.
+fn byte(i: u32) -> u32 { return (w[i / 4] >> (i % 4 * 8)) & 0xffu; }
+fn signed(i: u32) -> f32 { return f32(extractBits(bitcast<i32>(w[i / 4]), i % 4 * 8, 8u)); }
+fn half(i: u32) -> f32 { return unpack2x16float(w[i / 4])[i / 2 % 2]; }
+
 fn weight(row: u32, k: u32) -> f32 {
     let i = row * K + k;
     if (DTYPE == 0) { return bitcast<f32>(w[i]); }
-    let word = w[i / 2];
-    if (DTYPE == 1) { return unpack2x16float(word)[i % 2]; }
-    return bitcast<f32>(select(word << 16, word & 0xffff0000u, i % 2 == 1));
+    if (DTYPE == 1) { return unpack2x16float(w[i / 2])[i % 2]; }
+    if (DTYPE == 2) { return bitcast<f32>(select(w[i / 2] << 16, w[i / 2] & 0xffff0000u, i % 2 == 1)); }
+    if (DTYPE >= 8) { return weight_of_256(i / 256, i % 256); }
+    let j = i % 32;
+    let nibble = j / 16 * 4;
+    let block = i / 32;
+    switch (DTYPE) {
+        case 3u: { return (f32(byte(block * 18 + 2 + j % 16) >> nibble & 15u) - 8) * half(block * 18); }
+        case 4u: { return f32(byte(block * 20 + 4 + j % 16) >> nibble & 15u) * half(block * 20) + half(block * 20 + 2); }
+        case 5u: {
+            let q = byte(block * 22 + 6 + j % 16) >> nibble & 15u | (byte(block * 22 + 2 + j / 8) >> (j % 8) & 1u) << 4;
+            return (f32(q) - 16) * half(block * 22);
+        }
+        case 6u: {
+            let q = byte(block * 24 + 8 + j % 16) >> nibble & 15u | (byte(block * 24 + 4 + j / 8) >> (j % 8) & 1u) << 4;
+            return f32(q) * half(block * 24) + half(block * 24 + 2);
+        }
+        default: { return signed(block * 34 + 2 + j) * half(block * 34); }
+    }
+}
+
+fn weight_of_256(block: u32, j: u32) -> f32 {
+    if (DTYPE == 8) {
+        let at = block * 144;
+        let g = j / 32;
+        var scale = byte(at + 4 + g) & 63u;
+        var least = byte(at + 8 + g) & 63u;
+        if (g >= 4) {
+            scale = byte(at + 8 + g) & 15u | byte(at + g) >> 6 << 4;
+            least = byte(at + 8 + g) >> 4 | byte(at + 4 + g) >> 6 << 4;
+        }
+        let q = byte(at + 16 + j / 64 * 32 + j % 32) >> (g % 2 * 4) & 15u;
+        return f32(q) * (half(at) * f32(scale)) - half(at + 2) * f32(least);
+    }
+    let at = block * 210;
+    let part = j / 128;
+    let low = byte(at + part * 64 + j % 64) >> (j % 128 / 64 * 4) & 15u;
+    let high = byte(at + 128 + part * 32 + j % 32) >> (j % 128 / 32 * 2) & 3u;
+    return (f32(low | high << 4) - 32) * (half(at + 208) * signed(at + 192 + j / 16));
 }
 
 // erf by Abramowitz and Stegun 7.1.26 would be 1.5e-7; its error near 0 is absolute, so small arguments take the series.
@@ -125,4 +166,11 @@ fn few(@builtin(workgroup_id) group: vec3u, @builtin(num_workgroups) counts: vec
     if (lane % 16 == 0 && column < N) {
         if (row < rows) { finish(row, column, parts[lane]); } else { y[Y + row * LDY + column] = 0.0; }
     }
+}
+
+// Embedding: row i of y is row ids[i] of w; x holds the ids, int32. They were checked before; one too large reads the last row.
+@compute @workgroup_size(256)
+fn rows(@builtin(workgroup_id) group: vec3u, @builtin(num_workgroups) counts: vec3u, @builtin(local_invocation_index) lane: u32) {
+    let at = (group.x + group.y * counts.x) * 256 + lane;
+    if (at < M * K) { y[Y + at] = weight(u32(clamp(bitcast<i32>(x[X + at / K]), 0, i32(N - 1))), at % K); }
 }
