@@ -15,11 +15,11 @@ BUILDS = {"1 thread": (1, True), "1 thread simd128": (1, False), "2 threads": (2
           "4 threads": (4, True)}
 
 
-@pytest.fixture(scope="module", params=["numpy", *BUILDS])
+@pytest.fixture(scope="module", params=["numpy", "webgpu", *BUILDS])
 def host(request):
-    """One host for all tests; None for numpy."""
-    if request.param == "numpy":
-        yield None
+    """One host for all tests; None for the executors that need none."""
+    if request.param in ("numpy", "webgpu"):
+        yield request.param
         return
     try:
         from candlewick.executors.wasm.host_wasmtime import Host
@@ -33,7 +33,12 @@ def host(request):
 
 @pytest.fixture
 def executor(host):
-    return WasmExecutor(host) if host else create("numpy")
+    if not isinstance(host, str):
+        return WasmExecutor(host)
+    try:
+        return create(host)
+    except ExecutorUnavailable as e:
+        pytest.skip(f"{host} executor: {e}")
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (3, 7), (1, 1, 576), (2, 5, 64), (1, 64, 100)])
@@ -170,8 +175,8 @@ async def test_top_k_of_a_vocabulary(executor):
 
 
 async def test_top_k_of_too_many_is_said_at_load(executor):
-    if executor.name == "numpy":
-        pytest.skip("numpy has no limit")
+    if executor.name != "wasm":
+        pytest.skip(f"{executor.name} has no limit")
     with pytest.raises(ValueError, match="top_k: 5000 of 100000 values do not fit a thread's scratch"):
         await run(executor, lambda _, x: ops.top_k(x, k=5000), {"x": normal(1, 100_000)})
 
