@@ -233,6 +233,7 @@ class Answer:
         outputs, names = self.outputs, self.generator.names
         ids, top, log_sum = outputs["top_ids"][0].tolist(), outputs["top"][0].tolist(), float(outputs["log_sum"][0])
         if not math.isfinite(log_sum):
+            self.generator.forget()
             raise ValueError("the model gives no finite numbers (NaN or infinity): its weights are damaged")
         token = self.sampler.pick(ids, top, log_sum, self.model.dims.n_vocab)
         logits = None
