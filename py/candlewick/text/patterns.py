@@ -7,6 +7,7 @@ places, and those are the same in the text itself.
 
 from __future__ import annotations
 
+import functools
 import re
 import string
 import unicodedata
@@ -52,6 +53,7 @@ def _having(prefix: str) -> set[str]:
     return found | {_STAND_INS[name] for name in extra}
 
 
+@functools.cache
 def members(name: str) -> frozenset[str]:
     """A class by its name (L, Lu, s, d, w ...) as characters of the stand-in alphabet. Raises KeyError for others."""
     if name == "s":

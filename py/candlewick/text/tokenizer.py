@@ -16,6 +16,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from candlewick.text.bpe import Model
+from candlewick.text.patterns import members, stand_ins
 from candlewick.text.split import AFTER, INSIDE, START, Normal, Step, run
 
 # Added tokens that look so steer something, whether a file calls them special or not.
@@ -62,7 +63,7 @@ class Tokenizer:
         self._controls = Finder([token for token in added if token.controls])
         raw = [token for token in added if not token.controls and not (token.normalized and normal)]
         self._raw = Finder(raw)
-        self._normalised = Finder([t._replace(text=self._normalise(t.text)) for t in added if not t.controls and t not in raw])
+        self._normalised = Finder([t._replace(text=self._normalise(prefix + t.text)) for t in added if not t.controls and t not in raw])
         self._bytes: dict[int, bytes] = {}
 
     # ---- encoding -----------------------------------------------------------------------------------------------
@@ -205,7 +206,7 @@ class Finder:
 
 
 def _is_word(char: str) -> bool:
-    return char.isalnum() or char == "_"
+    return stand_ins(char) in members("w")
 
 
 def well_formed(text: str) -> str:
