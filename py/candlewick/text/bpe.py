@@ -89,6 +89,11 @@ class Model:
     def _encode(self, word: str) -> list[int]:
         raise NotImplementedError
 
+    def ids(self, pieces: list[str]) -> list[int]:
+        """Raises KeyError for a piece that the vocabulary does not have."""
+        vocab, unknown = self.vocab, self.unknown
+        return [vocab[p] if p != UNKNOWN or unknown is None else unknown for p in pieces]
+
     def pieces(self, word: str) -> list[str]:
         """The characters of a word; for one that is not in the vocabulary its bytes, or the unknown token, or nothing."""
         vocab = self.vocab
@@ -128,10 +133,10 @@ class BPE(Model):
             word = spell(word)
         if self._whole and word in self.vocab:
             return [self.vocab[word]]
-        (separator, ranks), vocab, pieces = self._ranks, self.vocab, self.pieces(word)
-        merged = merge(pieces, lambda left, right: ranks.get(left + separator + right))
+        separator, ranks = self._ranks
+        merged = merge(self.pieces(word), lambda left, right: ranks.get(left + separator + right))
         try:
-            return [vocab[piece] if piece != UNKNOWN else self.unknown for piece in merged]
+            return self.ids(merged)
         except KeyError as e:
             whole = str(e.args[0])
             parts = ((whole[:cut], whole[cut:]) for cut in range(1, len(whole)))
@@ -183,4 +188,4 @@ class ScoredBPE(Model):
     def _encode(self, word: str) -> list[int]:
         find = self._losses.get
         merged = merge(self.pieces(word), lambda left, right: find(left + right))
-        return [self.vocab[piece] if piece != UNKNOWN else self.unknown for piece in merged]
+        return self.ids(merged)

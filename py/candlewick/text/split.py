@@ -5,7 +5,6 @@ A step takes a piece of text, and its place in the whole, and gives the pieces i
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -134,17 +133,20 @@ def _metaspace(part: Mapping[str, Any]) -> Step:
 
 
 def _split(part: Mapping[str, Any]) -> Step:
-    pattern = part.get("pattern")
-    if isinstance(pattern, Mapping) and isinstance(pattern.get("Regex"), str):
-        find = Pattern(pattern["Regex"]).check().spans
-    elif isinstance(pattern, Mapping) and isinstance(pattern.get("String"), str) and pattern["String"]:
-        find = _literal(pattern["String"])
-    else:
-        raise ValueError(f"tokenizer.json: a Split wants a pattern with a Regex or a String, got {repr(pattern)[:60]}")
-    return _behaviour(find, str(part.get("behavior", "Isolated")), bool(part.get("invert", False)))
+    return _behaviour(finder(part), str(part.get("behavior", "Isolated")), bool(part.get("invert", False)))
 
 
 Find = Callable[[str], list[tuple[int, int]]]
+
+
+def finder(part: Mapping[str, Any]) -> Find:
+    """What the `pattern` of a Split or a Replace finds."""
+    pattern = part.get("pattern")
+    if isinstance(pattern, Mapping) and isinstance(pattern.get("Regex"), str):
+        return Pattern(pattern["Regex"]).check().spans
+    if isinstance(pattern, Mapping) and isinstance(pattern.get("String"), str) and pattern["String"]:
+        return _literal(pattern["String"])
+    raise ValueError(f"tokenizer.json: a {part['type']} wants a pattern with a Regex or a String, got {repr(pattern)[:60]}")
 
 
 def _literal(sign: str) -> Find:
@@ -183,51 +185,3 @@ def _cut(text: str, spans: list[tuple[int, int]], behaviour: str, invert: bool =
             words.append([a, b])
         before = separator
     return [text[a:b] for a, b in (reversed(words) if backwards else words)]
-
-
-# ---- normalizers --------------------------------------------------------------------------------------------------
-
-Normal = Callable[[str], str]
-
-
-def normalizers(node: Any) -> list[Normal]:
-    """The `normalizer` of a tokenizer.json. Raises ValueError for kinds that are not read."""
-    return [_normalizer(part) for part in steps_of(node)]
-
-
-def _normalizer(part: Mapping[str, Any]) -> Normal:
-    kind = part["type"]
-    if kind in ("NFC", "NFD", "NFKC", "NFKD"):
-        return lambda text: unicodedata.normalize(kind, text)
-    if kind == "Prepend" and isinstance(part.get("prepend"), str):
-        return lambda text: part["prepend"] + text if text else text
-    if kind == "Replace" and isinstance(part.get("content"), str):
-        step = _behaviour_find(part)
-        return lambda text: _replace(text, step(text), part["content"])
-    if kind == "Lowercase":
-        return str.lower
-    if kind == "Strip":
-        left, right = part.get("strip_left", True), part.get("strip_right", True)
-        return lambda text: (text.lstrip() if left else text) if not right else text.strip() if left else text.rstrip()
-    if kind == "StripAccents":
-        return lambda text: "".join(c for c in text if not unicodedata.category(c) == "Mn")
-    raise ValueError(f"tokenizer.json: normalizer {kind} is not read here")
-
-
-def _behaviour_find(part: Mapping[str, Any]) -> Find:
-    pattern = part.get("pattern")
-    if isinstance(pattern, Mapping) and isinstance(pattern.get("String"), str) and pattern["String"]:
-        return _literal(pattern["String"])
-    if isinstance(pattern, Mapping) and isinstance(pattern.get("Regex"), str):
-        return Pattern(pattern["Regex"]).check().spans
-    raise ValueError(f"tokenizer.json: a Replace wants a pattern with a Regex or a String, got {repr(pattern)[:60]}")
-
-
-def _replace(text: str, spans: list[tuple[int, int]], content: str) -> str:
-    if not spans:
-        return text
-    out, at = [], 0
-    for start, end in spans:
-        out += [text[at:start], content]
-        at = end
-    return "".join(out) + text[at:]

@@ -16,8 +16,9 @@ from functools import cached_property
 from typing import NamedTuple
 
 from candlewick.text.bpe import Model
+from candlewick.text.normalize import Normal
 from candlewick.text.patterns import members, stand_ins
-from candlewick.text.split import AFTER, INSIDE, START, Normal, Step, run
+from candlewick.text.split import AFTER, INSIDE, START, Step, run
 
 # Added tokens that look so steer something, whether a file calls them special or not.
 _LOOKS_LIKE_CONTROL = re.compile(r"[<\[]\S*[>\]]")
@@ -61,9 +62,10 @@ class Tokenizer:
         self._normal, self._steps, self._prefix, self._strip_space = tuple(normal), tuple(steps), prefix, strip_space
         self._make_pieces, self._piece_bytes = pieces, piece_bytes
         self._controls = Finder([token for token in added if token.controls])
-        raw = [token for token in added if not token.controls and not (token.normalized and normal)]
-        self._raw = Finder(raw)
-        self._normalised = Finder([t._replace(text=self._normalise(prefix + t.text)) for t in added if not t.controls and t not in raw])
+        others = [token for token in added if not token.controls]
+        late = [t._replace(text=self._normalise(prefix + t.text)) for t in others if t.normalized and (normal or prefix)]
+        self._raw = Finder([token for token in others if not (token.normalized and (normal or prefix))])
+        self._normalised = Finder(late)
         self._bytes: dict[int, bytes] = {}
 
     # ---- encoding -----------------------------------------------------------------------------------------------

@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from candlewick.text.bpe import BPE, SPACE, unspell
+from candlewick.text.normalize import from_json as normal_from_json
 from candlewick.text.split import from_json as split_from_json
-from candlewick.text.split import normalizers, steps_of
+from candlewick.text.split import steps_of
 from candlewick.text.tokenizer import Added, Tokenizer
 
 END_NAMES = frozenset((
@@ -95,7 +96,7 @@ def from_json(data: str | Mapping[str, Any], config: Mapping[str, Any] | None = 
         n_vocab=1 + max(max(vocab.values(), default=-1), max(names.values(), default=-1)),
         model=bpe,
         piece_bytes=unspell if by_bytes else sentence_bytes,
-        normal=normalizers({"type": "Sequence", "normalizers": normal}),
+        normal=normal_from_json({"type": "Sequence", "normalizers": normal}),
         steps=split_from_json(spec.get("pre_tokenizer")),
         added=added,
         prefix=prefix,
