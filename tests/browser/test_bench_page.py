@@ -1,4 +1,4 @@
-"""`candlewick bench transcribe --browser` on the miniature: the page that measures, in Chromium, by the command's own code."""
+"""`candlewick bench ... --browser` on the miniatures: the pages that measure, in Chromium, by the commands' own code."""
 
 from __future__ import annotations
 
@@ -15,8 +15,11 @@ import pytest
 pytest.importorskip("playwright", reason="the browser measurement wants playwright")
 
 from candlewick.commands import browser as web
+from candlewick.commands.bench_generate import GenerateBench
+from candlewick.commands.bench_segment import SegmentBench
 from candlewick.commands.bench_transcribe import TranscribeBench, as_wav
 from candlewick.commands.common import Failure
+from candlewick.commands.segment import Prompt, read_picture
 
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = ROOT / "models" / "test-whisper"
@@ -59,6 +62,49 @@ def test_report_of_a_start_and_warm_runs(built, apart, tmp_path, noise):
     if sys.platform == "linux":
         assert report["memory_renderer_bytes"] > 0
     assert isinstance(report["text"], str) and isinstance(report["segments"], list)
+
+
+@NO_BROWSER
+@pytest.mark.parametrize("own", [False, True])
+def test_report_of_generation(built, apart, tmp_path, own):
+    """own: a file that the server does not offer; it is picked in the page."""
+    prompt, model = tmp_path / "prompt.txt", ROOT / "models" / "test-llama-gguf"
+    prompt.write_text("Once upon a time there was a cat")
+    if own:
+        shutil.copy(model / "model.gguf", tmp_path / "own.gguf")
+        model = tmp_path / "own.gguf"
+
+    def measure():
+        with web.server() as address:
+            bench = GenerateBench(address, tmp_path, prompt, str(model), "wasm", 2, 100, 8, profile=True)
+            start = bench.start(2)
+        return bench.report([start], [start], start)
+
+    report = apart(measure)
+    assert report["executor"] == "wasm" and report["threads"] == 2
+    for name in ("prefill_tokens", "prefill_tok_s", "decode_tok_s", "token_ids", "text"):
+        assert len(report[name]) == 2
+    assert report["token_ids"][0] == report["token_ids"][1] and len(report["token_ids"][0]) == 8
+    assert report["prefill_tokens"][0] == report["prefill_tokens"][1] > 10, "nothing of the prompt was in the cache"
+    assert report["load_ms"][0] > 0 and report["first_token_ms"][0] > report["ready_cached_ms"][0]
+    assert report["memory_bytes"] > 0 and report["step"]["loop_ms"] > 0
+    assert report["profile"]["ops"]["linear"]["count"] > 0
+
+
+@NO_BROWSER
+def test_report_of_a_picture(built, apart, tmp_path):
+    picture = ROOT / "web" / "samples" / "cat.jpg"
+
+    def measure():
+        with web.server() as address:
+            bench = SegmentBench(address, tmp_path, picture, ROOT / "models" / "test-sam", "wasm", 2,
+                                 Prompt([[200.0, 150.0]], [1], None))
+            start = bench.start(2)
+        return bench.report([start], [start], start, read_picture(picture))
+
+    report = apart(measure)
+    assert len(report["encode_ms"]) == 2 and len(report["click_ms"]) == 6 and len(report["iou_predictions"]) == 4
+    assert report["first_mask_ms"][0] > report["ready_cached_ms"][0] and report["rle"]["size"]
 
 
 @NO_BROWSER
