@@ -168,7 +168,7 @@ def test_joined_pieces_equal_the_full_decode(ids):
 # ---- what is refused ----------------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize(("change", "words"), [
-    ({"model": {"type": "Unigram"}}, "Unigram"), ({"pre_tokenizer": {"type": "Turns"}}, "Turns"),
+    ({"model": {"type": "WordLevel"}}, "WordLevel"), ({"pre_tokenizer": {"type": "Turns"}}, "Turns"),
     ({"pre_tokenizer": None}, "wanted BPE of bytes"), ({"normalizer": {"type": "Nmt"}}, "Nmt")])
 def test_other_tokenizers_are_refused(change, words):
     spec = json.loads(FILES[1].read_text())

@@ -78,4 +78,4 @@ def _bert(part: Mapping[str, Any]) -> Normal:
 
 
 def _stays(char: str) -> bool:
-    return char != "\ufffd" and unicodedata.category(char)[0] != "C"
+    return char != "\ufffd" and unicodedata.category(char) not in ("Cc", "Cf", "Co")

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from candlewick.text.bpe import BPE, SPACE, unspell
+from candlewick.text.bpe import BPE, SPACE, Model, unspell
 from candlewick.text.normalize import from_json as normal_from_json
 from candlewick.text.split import from_json as split_from_json
 from candlewick.text.split import steps_of
 from candlewick.text.tokenizer import Added, Tokenizer
+from candlewick.text.unigram import Unigram, WordPiece
 
 END_NAMES = frozenset((
     "<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|endoftext|>", "<|end_of_text|>", "<|end|>", "<|end_of_turn|>",
@@ -52,13 +55,68 @@ def from_json(data: str | Mapping[str, Any], config: Mapping[str, Any] | None = 
     model = spec.get("model")
     if not isinstance(model, Mapping):
         raise ValueError("tokenizer.json: wanted an object with a `model`; this is another kind of file")
-    if model.get("type", "BPE") != "BPE":
-        raise ValueError(f"tokenizer.json: wanted a BPE model, got {model.get('type')}; this kind is not read here")
+    kind = model.get("type", "BPE")
+    if kind not in ("BPE", "Unigram", "WordPiece"):
+        raise ValueError(f"tokenizer.json: wanted a model of BPE, Unigram or WordPiece, got {_short(kind)}")
+    vocab, scores = _scored(model.get("vocab")) if kind == "Unigram" else (_vocabulary(model.get("vocab")), {})
+    added = _added_tokens(spec.get("added_tokens"))
+    names = {token.text: token.id for token in added}
+
+    def named(token: Any) -> int | None:
+        token = token.get("content") if isinstance(token, Mapping) else token
+        return names.get(token, vocab.get(token)) if isinstance(token, str) else None
+
+    opening = _opening(spec)
+    bos = _token_id(config.get("bos_token_id"), "bos_token_id")
+    bos = next((i for i in (bos, named(config.get("bos_token")), opening) if i is not None), None)
+    listed = config.get("eos_token_id")
+    ends = [_token_id(i, "eos_token_id") for i in (listed if isinstance(listed, list) else [listed])]
+    eos = named(config.get("eos_token"))
+    eos = ends[0] if eos is None and ends else eos
+    ends += [eos, *(token.id for token in added if token.text in END_NAMES)]
+    unknown = named(model.get("unk_token")) if kind != "Unigram" else _token_id(model.get("unk_id"), "model.unk_id")
+    if unknown in ends:  # typed text must not become it: what is unknown is left out
+        unknown = None
+
+    never = {token.text for token in added if token.controls}
+    if not never.isdisjoint(vocab):
+        vocab = {piece: i for piece, i in vocab.items() if piece not in never}
+    made: Model
+    if kind == "BPE":
+        made, piece_bytes = _bpe(spec, model, vocab, unknown, never)
+    elif kind == "Unigram":
+        kept = {piece: score for piece, score in scores.items() if piece in vocab and vocab[piece] != unknown}
+        made, piece_bytes = Unigram(vocab, kept, unknown, bool(model.get("byte_fallback"))), sentence_bytes
+    else:
+        inner = str(model.get("continuing_subword_prefix", "##"))
+        made = WordPiece(vocab, unknown, inner, _token_id(model.get("max_input_chars_per_word", 100), "model") or 100)
+        piece_bytes = functools.partial(_word_bytes, inner)
+    normal = steps_of(spec.get("normalizer"))
+    prefix = ""
+    if normal and normal[0]["type"] == "Prepend" and isinstance(normal[0].get("prepend"), str):
+        prefix, normal = normal[0]["prepend"], normal[1:]
+    return Tokenizer(
+        pieces=lambda: {i: piece for piece, i in vocab.items()},
+        n_vocab=1 + max(max(vocab.values(), default=-1), max(names.values(), default=-1)),
+        model=made,
+        piece_bytes=piece_bytes,
+        normal=normal_from_json({"type": "Sequence", "normalizers": normal}),
+        steps=split_from_json(spec.get("pre_tokenizer")),
+        added=added,
+        prefix=prefix,
+        strip_space=_strips(spec.get("decoder")),
+        bos=bos,
+        eos=eos,
+        add_bos=config.get("add_bos_token") is True if opening is None else opening == bos,
+        ends={i for i in ends if i is not None},
+    )
+
+
+def _bpe(spec: Mapping[str, Any], model: Mapping[str, Any], vocab: Mapping[str, int], unknown: int | None,
+         never: set[str]) -> tuple[Model, Callable[[str], bytes]]:
     for key in ("continuing_subword_prefix", "end_of_word_suffix"):
         if model.get(key):
             raise ValueError(f"tokenizer.json: a {key} ({model[key]!r}) is not read here")
-    vocab = _vocabulary(model.get("vocab"))
-    added = _added_tokens(spec.get("added_tokens"))
     merges = model.get("merges")
     if not isinstance(merges, list):
         raise ValueError(f"tokenizer.json: model.merges must be a list of pairs, got {_short(merges)}")
@@ -68,44 +126,14 @@ def from_json(data: str | Mapping[str, Any], config: Mapping[str, Any] | None = 
     if not by_bytes and not {"Metaspace", "ByteFallback"}.intersection(kinds):
         raise ValueError("tokenizer.json: wanted BPE of bytes (ByteLevel) or SentencePiece's (Metaspace, ByteFallback), got "
                          + (", ".join(kinds) or "None"))
-    normal = steps_of(spec.get("normalizer"))
-    prefix = ""
-    if normal and normal[0]["type"] == "Prepend" and isinstance(normal[0].get("prepend"), str):
-        prefix, normal = normal[0]["prepend"], normal[1:]
-    names = {token.text: token.id for token in added}
-
-    def named(token: Any) -> int | None:
-        token = token.get("content") if isinstance(token, Mapping) else token
-        return names.get(token, vocab.get(token)) if isinstance(token, str) else None
-
-    bos = _token_id(config.get("bos_token_id"), named(config.get("bos_token")), "bos_token_id")
-    listed = config.get("eos_token_id")
-    ends = [_token_id(i, None, "eos_token_id") for i in (listed if isinstance(listed, list) else [listed])]
-    eos = named(config.get("eos_token"))
-    eos = ends[0] if eos is None and ends else eos
-    ends += [eos, *(token.id for token in added if token.text in END_NAMES)]
-    unknown = named(model.get("unk_token"))
-    if unknown in ends:  # typed text must not become it: what is unknown is left out
-        unknown = None
-    never = {token.text for token in added if token.controls}
-    typed = {piece: i for piece, i in vocab.items() if piece not in never} if never & vocab.keys() else vocab
-    bpe = BPE(typed, merges, by_bytes=by_bytes, unknown=unknown, fallback=bool(model.get("byte_fallback")),
+    bpe = BPE(vocab, merges, by_bytes=by_bytes, unknown=unknown, fallback=bool(model.get("byte_fallback")),
               whole=bool(model.get("ignore_merges")), fuse=bool(model.get("fuse_unk")), never=never)
-    return Tokenizer(
-        pieces=lambda: {i: piece for piece, i in vocab.items()},
-        n_vocab=1 + max(max(vocab.values(), default=-1), max(names.values(), default=-1)),
-        model=bpe,
-        piece_bytes=unspell if by_bytes else sentence_bytes,
-        normal=normal_from_json({"type": "Sequence", "normalizers": normal}),
-        steps=split_from_json(spec.get("pre_tokenizer")),
-        added=added,
-        prefix=prefix,
-        strip_space=_strips(spec.get("decoder")),
-        bos=bos,
-        eos=eos,
-        add_bos=_adds(spec, config, bos),
-        ends={i for i in ends if i is not None},
-    )
+    return bpe, unspell if by_bytes else sentence_bytes
+
+
+def _word_bytes(inner: str, piece: str) -> bytes:
+    """Of WordPiece: a space stands before each word."""
+    return (piece.removeprefix(inner) if piece.startswith(inner) else " " + piece).encode("utf-8", "replace")
 
 
 def _strips(decoder: Any) -> bool:
@@ -113,30 +141,38 @@ def _strips(decoder: Any) -> bool:
     for step in steps_of(decoder):
         if step["type"] == "Metaspace":
             return step.get("prepend_scheme", "always" if step.get("add_prefix_space", True) else "never") != "never"
+        if step["type"] == "WordPiece":
+            return True
         if step["type"] == "Strip" and step.get("content") == " " and step.get("start"):
             return True
     return False
 
 
-def _adds(spec: Mapping[str, Any], config: Mapping[str, Any], bos: int | None) -> bool:
-    """Whether a text begins with the token for it: as the post-processor has it, or else tokenizer_config.json."""
+def _opening(spec: Mapping[str, Any]) -> int | None:
+    """The token that the post-processor puts before a text, if it puts one."""
     for step in steps_of(spec.get("post_processor")):
         single = step.get("single") if step["type"] == "TemplateProcessing" else None
-        head = single[0] if isinstance(single, list) and single else None
-        if isinstance(head, Mapping) and isinstance(head.get("SpecialToken"), Mapping):
-            token = (step.get("special_tokens") or {}).get(head["SpecialToken"].get("id"), {})
-            return bos is None or bos in (token.get("ids") or [])
-        if single is not None:
-            return False
-    return config.get("add_bos_token") is True
+        head = single[0].get("SpecialToken") if isinstance(single, list) and single and isinstance(single[0], Mapping) else None
+        if isinstance(head, Mapping) and isinstance(step.get("special_tokens"), Mapping):
+            ids = step["special_tokens"].get(head.get("id"), {}).get("ids") or [None]
+            return _token_id(ids[0], "post_processor")
+    return None
 
 
-def _token_id(value: Any, otherwise: int | None, key: str) -> int | None:
-    if value is None:
-        return otherwise
-    if type(value) is not int or value < 0:
-        raise ValueError(f"{key}: wanted a token's number, got {_short(value)}")
+def _token_id(value: Any, key: str) -> int | None:
+    if value is not None and (type(value) is not int or value < 0):
+        raise ValueError(f"tokenizer.json: {key}: wanted a token's number, got {_short(value)}")
     return value
+
+
+def _scored(vocab: Any) -> tuple[dict[str, int], dict[str, float]]:
+    """model.vocab of a unigram model: [piece, score] in the order of their ids -> ids, scores."""
+    good = isinstance(vocab, list) and all(
+        isinstance(entry, list) and len(entry) == 2 and isinstance(entry[0], str) and isinstance(entry[1], (int, float))
+        and math.isfinite(entry[1]) for entry in vocab)
+    if not good:
+        raise ValueError(f"tokenizer.json: model.vocab must list pieces with their scores, got {_short(vocab)}")
+    return {piece: i for i, (piece, _) in enumerate(vocab)}, {piece: float(score) for piece, score in vocab}
 
 
 def _vocabulary(vocab: Any) -> dict[str, int]:
