@@ -47,7 +47,11 @@ function blocksOf(lines, depth) {
     if (fence) {
       for (i++; i < lines.length && !closes(lines[i].text, fence[1]); i++);
       blocks.push({ kind: "code", language: fence[2], slice: sliceOf(lines.slice(from + 1, i)), ...span(lines, from, Math.min(i + 1, lines.length)) });
-      i++;
+      if (i < lines.length) {                             // small models go on writing behind the closing mark
+        const behind = cut(lines[i], /^[\s`~]*/);
+        if (behind.text) lines = [...lines.slice(0, i), behind, ...lines.slice(i + 1)];
+        else i++;
+      }
     } else if (RULE.test(text)) {
       blocks.push({ kind: "rule", slice: sliceOf([]), ...span(lines, i, ++i) });
     } else if (HEADING.test(text)) {
@@ -68,8 +72,8 @@ function blocksOf(lines, depth) {
   return blocks;
 }
 
-/** @param {string} text @param {string} fence */
-const closes = (text, fence) => new RegExp(`^ {0,3}${fence[0]}{${fence.length},}[ \\t]*$`).test(text);
+/** Whether a line ends a block of code: its mark alone, or a sentence behind it. @param {string} text @param {string} fence */
+const closes = (text, fence) => new RegExp(`^ {0,3}${fence[0]}{${fence.length},}([ \\t]*$|[^\`~]*\\S[ \\t]+\\S)`).test(text);
 
 /**
  * The list that begins at line i -> it, and the line after it.

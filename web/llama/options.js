@@ -13,7 +13,7 @@ import { byId, el, formatBytes, settings } from "../lib/ui.js";
 /** Name, least, most, step, usual value, what it does. @type {Array<[Key, string, number, number, number, number, string]>} */
 const NUMBERS = [
   ["max_tokens", "Longest answer", 1, 4096, 1, 512, "Tokens; a word is one or two."],
-  ["temperature", "Temperature", 0, 2, 0.05, 0.7, "Low is steady, high is surprising."],
+  ["temperature", "Temperature", 0, 2, 0.05, 0.5, "Low is steady, high is surprising."],
   ["top_k", "Top-k", 0, 200, 1, 40, "Only the k likeliest tokens; 0 is all."],
   ["top_p", "Top-p", 0, 1, 0.01, 0.95, "Only the likeliest that make up this share; 1 is all."],
   ["min_p", "Min-p", 0, 1, 0.01, 0.05, "Only those this likely beside the likeliest; 0 is all."],
