@@ -20,11 +20,3 @@ void finish_line(float *y, const float *residual, int32_t count, int32_t activat
 
 /* Zeros into `rows` rows of y, shared by the threads. */
 void zero_rows(const Context *c, float *y, int32_t ldy, int32_t rows, int32_t n);
-
-/* Reads one value of every cache line in order: the machine fetches ahead along a line, but not along a tile's many rows. */
-INLINE void touch(const float *from, int32_t count) {
-    for (const float *p = from; p < from + count; p += 16) {
-        float value = *p;
-        FIX(value);
-    }
-}

@@ -50,24 +50,26 @@ static int32_t place_of(float high, const float *x, int32_t n) {
     return 0; /* nothing but NaN */
 }
 
-/* Sum of e^(x - high). A row of nothing but -infinity has e^-infinity = 0, not NaN. */
+/* Sum of e^(x - high). A row of nothing but -infinity gives a number, not NaN. */
 static float exp_sum_of(const float *x, int32_t n, float high) {
-    vec h = splat(high == -__builtin_inff() ? 0.0f : high);
+    vec h = splat(high == -__builtin_inff() ? 0.0f : high), scale = splat(LOG2E);
+    Exp2 e = exp2_from(0.0f);
     float total = 0.0f, line[4] __attribute__((aligned(16)));
     int32_t i = 0;
     while (i + 4 <= n) {
         int32_t end = least(n - n % 4, i + 4096);
         vec s0 = zero(), s1 = s0;
         for (; i + 8 <= end; i += 8) {
-            s0 = add(s0, vexp(sub(load(x + i), h)));
-            s1 = add(s1, vexp(sub(load(x + i + 4), h)));
+            s0 = add(s0, exp2_below(&e, mul(sub(load(x + i), h), scale)));
+            s1 = add(s1, exp2_below(&e, mul(sub(load(x + i + 4), h), scale)));
         }
-        for (; i < end; i += 4) s0 = add(s0, vexp(sub(load(x + i), h)));
+        for (; i < end; i += 4) s0 = add(s0, exp2_below(&e, mul(sub(load(x + i), h), scale)));
         total += lane_sum(add(s0, s1));
     }
     if (i < n) {
-        for (int32_t j = 0; j < 4; j++) line[j] = i + j < n ? x[i + j] : -__builtin_inff();
-        total += lane_sum(vexp(sub(load(line), h)));
+        for (int32_t j = 0; j < 4; j++) line[j] = x[least(i + j, n - 1)];
+        store(line, exp2_below(&e, mul(sub(load(line), h), scale)));
+        for (int32_t j = 0; j < n - i; j++) total += line[j];
     }
     return total;
 }

@@ -4,9 +4,10 @@
 Control shared_control;
 
 #ifdef __wasm_atomics__
-/* About 20 microseconds of looking before sleeping: longer than a small kernel's imbalance, short enough that a third
- * job on two cores does not starve. A sleeper looks at the stop word every 20 ms, so a dead thread never hangs the rest. */
-enum { SPINS = 20000 };
+/* About 70 microseconds of looking before sleeping. Waking a sleeper takes some 30, in which the others reach the next barrier
+ * and fall asleep there if they look for less than that: then all threads sleep at every barrier, for good, and small kernels
+ * take two to four times as long. A sleeper looks at the stop word every 20 ms, so a dead thread never hangs the rest. */
+enum { SPINS = 100000 };
 #define LOOK(word) __atomic_load_n(&shared_control.word, __ATOMIC_SEQ_CST)
 
 int32_t meet(const Context *c) {
