@@ -78,6 +78,8 @@ export function measure({ settings, ask, read, once, lines, more = {} }) {
       return all;
     },
     describe: () => engine.describe(),
+    /** Another model in place of the one that is loaded. @param {string} model address of its folder */
+    load: (model) => load({ ...settings, model }),
     /** Least time of each instruction of an entry, and of whole runs. @param {object} params */
     profile: (params) => engine.request('profile', params),
     /** Bytes that the browser counts for page and workers; null where it does not tell (not isolated). */
