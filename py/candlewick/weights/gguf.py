@@ -10,6 +10,7 @@ import math
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 from typing import Any, TypeVar
 
@@ -39,6 +40,7 @@ OTHERS = {  # types that exist and are not decoded here: number -> name
 }  # fmt: skip
 
 T = TypeVar("T")
+_struct = cache(struct.Struct)
 
 
 @dataclass(frozen=True)
@@ -80,9 +82,13 @@ class _Cursor:
             raise _Short(end)
         return end
 
+    def numbers(self, form: str, what: str) -> tuple[Any, ...]:
+        packed = _struct(form)
+        at, self.at = self.at, self.need(packed.size, what)
+        return packed.unpack_from(self.data, at)
+
     def number(self, form: str, what: str) -> Any:
-        at, self.at = self.at, self.need(struct.calcsize(form), what)
-        return struct.unpack_from(form, self.data, at)[0]
+        return self.numbers(form, what)[0]
 
     def length(self, what: str) -> int:
         return self.number("<Q" if self.wide else "<I", what)
@@ -209,17 +215,20 @@ def _array(cursor: _Cursor, what: str, depth: int) -> Any:
 
 # ---- many texts at once -----------------------------------------------------------------------------------------
 # A vocabulary is some hundred thousand texts of a few bytes, each behind its length. Nearly all lengths are one byte and
-# seven zeros, so that splitting at seven zeros finds them all without a loop; NumPy then checks that each text is just as
-# long as it says. Where one is not (it is empty, long, or holds zeros itself), that text is stepped over on foot.
+# seven zeros, so that the places of seven zeros are those of the texts, found by NumPy without a loop; each text is then
+# checked to be just as long as it says. Where one is not (it is empty, long, or holds zeros itself), it is stepped over on
+# foot.
 
 
 def _texts(cursor: _Cursor, count: int, what: str) -> list[str]:
     out: list[str] = []
     slow = 0
     while len(out) < count:
+        found: list[str] = []
         if cursor.wide and slow <= SLOW_STEPS and count - len(out) > 8:
-            out += _short_texts(cursor, count - len(out), what, len(out))
-        if len(out) < count:
+            found = _short_texts(cursor, count - len(out), what, len(out))
+            out += found
+        if not found:
             out.append(cursor.text(f"element {len(out)} of {what}"))
             slow += 1
     return out
@@ -227,21 +236,23 @@ def _texts(cursor: _Cursor, count: int, what: str) -> list[str]:
 
 def _short_texts(cursor: _Cursor, count: int, what: str, first: int) -> list[str]:
     """The next texts, as many of `count` as can be found by their seven zeros; the cursor moves behind them."""
-    data, start = cursor.data, cursor.at
-    pieces = data[start:].split(bytes(7), count)  # the first length | text, length | ... | text and all that follows
-    n = len(pieces) - 1
-    if not n or len(pieces[0]) != 1:
+    start = cursor.at
+    region = np.frombuffer(cursor.data, np.uint8, min(len(cursor.data) - start, 32 * count + 1024), start)
+    zero = region == 0
+    zero = zero[:-1] & zero[1:]  # two in a row
+    zero = zero[:-2] & zero[2:]  # four
+    zero = zero[:-3] & zero[3:]  # seven
+    places = np.flatnonzero(zero)[:count] - 1  # of each text's length
+    if not places.size or places[0] != 0:
         return []
-    lengths = np.fromiter(map(len, pieces), np.int64, n + 1)
-    places = np.cumsum(lengths[:-1] + 7) - 8  # of each text's length, from start
-    region = np.frombuffer(data, np.uint8, len(data) - start, start)
-    said = region[places].astype(np.int64)
-    wrong = np.flatnonzero(said[:-1] != lengths[1:-1] - 1)
+    ends = places + 8 + region[places]
+    wrong = np.flatnonzero(ends[:-1] != places[1:])
     if wrong.size:  # the text there is right, what follows it is not where it was looked for
-        n = int(wrong[0]) + 1
-        places = places[:n]
-    end = int(places[-1] + 8 + said[n - 1])
-    cursor.need(end, f"element {first + n - 1} of {what}")
+        places = places[: wrong[0] + 1]
+    end = int(ends[len(places) - 1])
+    cursor.need(end, f"element {first + len(places) - 1} of {what}")
+    if end > len(region):
+        region = np.frombuffer(cursor.data, np.uint8, end, start)
     cursor.at = start + end
     texts = _unframed(region[:end], places)
     if texts is None:
@@ -253,9 +264,12 @@ def _short_texts(cursor: _Cursor, count: int, what: str, first: int) -> list[str
 
 def _unframed(region: np.ndarray, places: np.ndarray) -> list[str] | None:
     """Bytes of texts with eight bytes of length before each, which stand at `places` -> texts; None if not all are UTF-8."""
-    keep = np.ones(len(region), bool)
-    keep[(places[:, None] + np.arange(1, 8)).ravel()] = False
-    content = region[keep]
+    drop = np.zeros(len(region), bool)
+    drop[places + 1] = True
+    drop[1:] |= drop[:-1].copy()  # two in a row
+    drop[2:] |= drop[:-2].copy()  # four
+    drop[3:] |= drop[:-3].copy()  # seven
+    content = region[~drop]
     at = places - 7 * np.arange(len(places))
     content[at] = 0xFF  # in no text
     unused = np.flatnonzero(np.bincount(content, minlength=256)[:128] == 0)
@@ -287,8 +301,8 @@ def _tensor(cursor: _Cursor, i: int) -> _Row:
     if not name or n_dims > MAX_DIMS:
         raise WeightsError(f"{cursor.name}: tensor {i} at byte {at} must have a name and at most {MAX_DIMS} dimensions, got "
                            f"{name!r} with {n_dims}")
-    shape = tuple(cursor.length(f"a dimension of {where}") for _ in range(n_dims))[::-1]
-    kind, offset = cursor.number("<I", f"the type of {where}"), cursor.number("<Q", f"the offset of {where}")
+    *dims, kind, offset = cursor.numbers(f"<{n_dims}{'Q' if cursor.wide else 'I'}IQ", f"dimensions, type and offset of {where}")
+    shape = tuple(dims[::-1])
     if 0 in shape or math.prod(shape) >= 1 << 63:
         raise WeightsError(f"{cursor.name}: {where} at byte {at} has the dimensions {list(shape)}; none may be 0, and all "
                            "together less than 2^63")
