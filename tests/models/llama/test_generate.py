@@ -325,9 +325,31 @@ async def test_typed_markers_are_text(generator):
 @pytest.mark.parametrize("prompt", [[{"role": "wizard", "content": "x"}], [{"role": "user"}], [{"role": "user", "content": 5}],
                                     [1, 2, 320], [-1], [1.5], [], [True], [1, {"role": "user", "content": "x"}]])
 async def test_prompts_that_make_no_sense(generator, prompt):
-    with pytest.raises(ValueError, match="messages|token ids|empty"):
+    with pytest.raises(ValueError, match="message|token ids|empty"):
         await result(generator, prompt)
     assert (await result(generator, **GREEDY))["stop_reason"] == "length"
+
+
+async def test_a_chat_without_a_template_ends_where_the_other_would_speak():
+    generator = await make("test-llama-bin")
+    assert generator.chat.stops
+    spoken = iter([*generator.tokenizer.encode("Hello." + generator.chat.stops[0] + " more")])
+
+    class Forced:
+        def pick(self, *_):
+            return None
+
+        def pick_from(self, logits):
+            return next(spoken)
+
+        def accept(self, token):
+            pass
+
+    async for event in generator.generate(CHAT, GenerateOptions(max_tokens=60, seed=0)):
+        if event["event"] == "prefill":
+            generator.run.sampler = Forced()
+    final = event["result"]
+    assert final["text"] == "Hello." and final["stop_reason"] == "end" and final["stop"] is None
 
 
 async def test_an_empty_prompt_begins_a_text():

@@ -25,7 +25,6 @@ from candlewick.weights.load import Checkpoint
 SEEN = ("top_ids", "top", "log_sum")  # outputs of a run that most steps need
 SHOWN = 5  # most probable tokens that an event lists
 DIMS = ("dim", "n_layer", "n_head", "n_kv_head", "d_head", "n_hidden", "tied")
-ROLES = ("system", "user", "assistant", "tool")
 
 Prompt = str | Sequence[int] | Sequence[Mapping[str, str]]
 
@@ -89,13 +88,8 @@ class Generator:
             if not ids and self.tokenizer.bos is not None:
                 ids = [self.tokenizer.bos]
         elif all(isinstance(item, Mapping) for item in prompt) and len(prompt):
-            for message in prompt:
-                if message.get("role") not in ROLES or not isinstance(message.get("content"), str):
-                    raise ValueError(f"messages: each has a role ({', '.join(ROLES)}) and a content (text), got "
-                                     f"{str(dict(message))[:80]}")
-            messages = [{"role": m["role"], "content": m["content"]} for m in prompt]
-            go_on = messages[-1]["role"] == "assistant"
-            ids = self.chat.encode(messages, go_on=True) if go_on else self.chat.encode(messages)
+            go_on = prompt[-1].get("role") == "assistant"
+            ids = self.chat.encode(prompt, add_generation_prompt=not go_on, go_on=go_on)
         else:
             ids = list(prompt)
             bad = [i for i in ids if type(i) is not int or not 0 <= i < self.model.dims.n_vocab]
@@ -126,8 +120,7 @@ class Generator:
         """
         ids = self.encode(prompt)
         is_chat = not isinstance(prompt, str) and isinstance(prompt[0], Mapping)
-        begins = is_chat or ids == [self.tokenizer.bos]
-        answer = self.run = Answer(self, ids, options or GenerateOptions(), stop or (lambda: False), begins)
+        answer = self.run = Answer(self, ids, options or GenerateOptions(), stop or (lambda: False), is_chat)
         async for event in answer.events():
             yield event
 
@@ -136,15 +129,15 @@ class Answer:
     """One text on its way."""
 
     def __init__(
-        self, generator: Generator, prompt: list[int], options: GenerateOptions, stop: Callable[[], bool], begins: bool
+        self, generator: Generator, prompt: list[int], options: GenerateOptions, stop: Callable[[], bool], is_chat: bool
     ) -> None:
-        """begins: the answer is a text of its own; otherwise it goes on with the prompt's, and its first space counts."""
         self.generator, self.model, self.executor = generator, generator.model, generator.executor
         self.prompt, self.options, self.stop = prompt, options, stop
         self.seed = random_seed() if options.seed is None else options.seed
         self.sampler = Sampler(options, self.seed, prompt)
-        self.stream = generator.tokenizer.stream(start=begins)
-        self.stops = StopStrings(options.stop)
+        # a text of its own begins without a space; one that goes on with the prompt's may need it
+        self.stream = generator.tokenizer.stream(start=is_chat or prompt == [generator.tokenizer.bos])
+        self.stops = StopStrings((*options.stop, *(generator.chat.stops if is_chat else ())))
         self.tokens: list[int] = []
         self.texts: list[str] = []
         self.reused = 0
@@ -218,7 +211,7 @@ class Answer:
             self.texts.append(text)
             yield {"event": "token", "text": text, "id": token, "logprob": logprob, "top": best}
             if self.stop_string is not None:
-                self.stop_reason = "stop"
+                self.stop_reason = self.reason_of(self.stop_string)
             elif len(tokens) == most:
                 self.stop_reason = "length" if most == self.options.max_tokens else "context"
             if self.stop_reason or self.is_over():
@@ -263,9 +256,13 @@ class Answer:
         """Text that was not shown because it might have become something else: a character, a stop string."""
         text, self.stop_string = self.stops.push(self.stream.flush())
         if self.stop_string is not None:
-            self.stop_reason = "stop"
+            self.stop_reason = self.reason_of(self.stop_string)
             return text
         return text + self.stops.flush()
+
+    def reason_of(self, met: str) -> str:
+        """A stop string that nobody asked for is how a plain chat ends: without a template there is no token for it."""
+        return "stop" if met in self.options.stop else "end"
 
     def since(self) -> float:
         """Milliseconds since the call."""
@@ -276,7 +273,8 @@ class Answer:
         (the capacity is reached) or stopped (by a person). decode_ms runs from the first token to the last."""
         return {
             "text": "".join(self.texts), "token_ids": list(self.tokens), "prompt_tokens": len(self.prompt),
-            "reused_tokens": self.reused, "stop_reason": self.stop_reason, "stop": self.stop_string, "seed": self.seed,
+            "reused_tokens": self.reused, "stop_reason": self.stop_reason,
+            "stop": self.stop_string if self.stop_reason == "stop" else None, "seed": self.seed,
             "context": {"used": min(len(self.prompt) + len(self.tokens), self.model.capacity), "capacity": self.model.capacity},
             "timings": {**self.ms, "tokens": len(self.tokens), "total_ms": self.since()},
         }
