@@ -164,27 +164,25 @@ class WasmExecutor(Executor):
         return found
 
     async def steps(self, entry: str, inputs: Mapping[str, Any]) -> AsyncIterator[tuple[Instruction, np.ndarray]]:
-        e, start = self._write_inputs(entry, inputs), self.entries[entry].code_start
+        e = self._write_inputs(entry, inputs)
         self._last = ""
-        for instruction, end, (address, shape, strides, dtype) in zip(
-            self.programs[entry].instructions, e.marks, e.values
+        for instruction, (start, end), (address, shape, strides, dtype) in zip(
+            self.programs[entry].instructions, e.segments, e.values
         ):
             if end > start:
                 self._run(entry, start, end)
-            start = end
             span = 4 + sum((n - 1) * st for n, st in zip(shape, strides))
             flat = np.frombuffer(self.host.read(address, span), np.int32 if dtype == "i32" else np.float32)
             yield instruction, np.lib.stride_tricks.as_strided(flat, shape, strides).copy()
 
     async def profile(self, entry: str, inputs: Mapping[str, Any]) -> list[tuple[int, str, float]]:
-        e, start, times = self._write_inputs(entry, inputs), self.entries[entry].code_start, []
+        e, times = self._write_inputs(entry, inputs), []
         self._last = ""
-        for index, (instruction, end) in enumerate(zip(self.programs[entry].instructions, e.marks)):
+        for index, (instruction, (start, end)) in enumerate(zip(self.programs[entry].instructions, e.segments)):
             begin = time.perf_counter()
-            if end > start:
+            if start < end <= e.code_end:  # else it takes place inside a later kernel
                 self._run(entry, start, end)
             times.append((index, instruction.op, (time.perf_counter() - begin) * 1000))
-            start = end
         return times
 
     async def close(self) -> None:

@@ -25,8 +25,10 @@ KERNELS: dict[str, tuple[str, ...]] = {
     "linear": ("x", "ldx", "w", "bias", "residual", "ldr", "y", "ldy", "m", "n", "k", "w_dtype", "activation", "final",
                "count"),
     # The same with a block-quantised w; scratch (quantised_scratch_bytes) holds the quantised rows of x where m > 1.
+    # norm (or 0): weights of an rms_norm that x goes through first. times (or 0): a second weight like w, and then
+    # y = silu(x . w) (x . times).
     "linear_q": ("x", "ldx", "w", "bias", "residual", "ldr", "y", "ldy", "m", "n", "k", "w_dtype", "activation", "final",
-                 "count", "scratch"),
+                 "count", "scratch", "norm", "eps", "times"),
     # One head after another: y = softmax(scale q.k^T) v. causal: query i sees keys <= *start + i.
     # n_group query heads share one key head. scratch holds the packed keys and values when n_q is large, else 0. bias
     # (or 0) is added to the scores: head h, query i, key j at h * bias_head + i * bias_row + j.

@@ -61,10 +61,12 @@ def lower(programs: dict[str, Program], layout: Layout) -> None:
     plan.code_address = layout.take(0)
     words: list[int] = []
     for name, s, small, io, io_bytes in lowered:
-        start, ends = plan.code_address + len(words) * WORD, [plan.code_address + len(words) * WORD]
-        for kernel, args in s.calls:
-            words += encode(kernel, args)
-            ends.append(plan.code_address + len(words) * WORD)
+        ends, apart = [plan.code_address + len(words) * WORD], []
+        for places, calls in ((ends, s.calls), (apart, s.apart_calls)):
+            for kernel, args in calls:
+                words += encode(kernel, args)
+                places.append(plan.code_address + len(words) * WORD)
+        apart.insert(0, ends[-1])
         program = s.program
         slots = {n: _slot(s.views[v.name], v) for n, v in program.inputs.items() if n not in small}
         outputs = {n: _slot(s.views[v.name], v) for n, v in program.outputs.items()}
@@ -72,8 +74,9 @@ def lower(programs: dict[str, Program], layout: Layout) -> None:
             (_address(view), view.shape, view.array.strides, i.out.dtype)
             for view, i in zip(s.made, program.instructions)
         )
+        segments = tuple(((apart if aside else ends)[i], (apart if aside else ends)[j]) for aside, i, j in s.segments)
         plan.entries[name] = Entry(
-            start, ends[-1], tuple(ends[m] for m in s.marks), io, io_bytes, *outs[name], small, slots, outputs, values
+            ends[0], ends[-1], segments, io, io_bytes, *outs[name], small, slots, outputs, values
         )
     plan.code = np.array(words, np.int64).astype(np.uint32).view(np.int32)
     layout.cursor = plan.code_address + plan.code.nbytes

@@ -33,19 +33,33 @@ def _epilogue(s: Lowering, i: Instruction, n: int) -> dict[str, int | View]:
 
 @lowers("linear")
 def _linear(s: Lowering, i: Instruction) -> View:
-    x, m, ldx = s.as_rows(s.view(i.args[0]))
+    y, n = s.output(i), i.out.shape[-1]
     w, dtype = s.layout.panels(i.args[1])
-    n, k = i.args[1].shape
-    y = s.output(i)
-    count = s.view(i.args[4]) if i.args[4] else 0
-    words = dict(x=x, ldx=ldx, w=w, y=y, ldy=n, m=m, n=n, k=k, count=count, **_epilogue(s, i, n))
     if dtype in abi.Q_DTYPES:
-        scratch_bytes = abi.quantised_scratch_bytes(m, k)
-        scratch = s.buffer((scratch_bytes // WORD,)) if scratch_bytes else 0
-        s.call("linear_q", **words, w_dtype=abi.Q_DTYPES[dtype], scratch=scratch)
-    else:
-        s.call("linear", **words, w_dtype=abi.W_DTYPES[dtype])
+        return _linear_q(s, i, y, n)
+    x, m, ldx = s.as_rows(s.view(i.args[0]))
+    s.call("linear", x=x, ldx=ldx, w=w, y=y, ldy=n, m=m, n=n, k=x.shape[-1], w_dtype=abi.W_DTYPES[dtype], count=_count(s, i),
+           **_epilogue(s, i, n))
     return y
+
+
+def _linear_q(s: Lowering, i: Instruction, y: View, n: int) -> View:
+    """With the rms_norm that only it reads; where n is half its rows, the swiglu of both halves."""
+    norm = s.fusion.norms.get(i.args[0].name)
+    if norm:
+        s.hold(s.view(i.args[0]))
+    x, m, ldx = s.as_rows(s.view(norm.args[0] if norm else i.args[0]))
+    w, dtype = s.layout.panels(i.args[1])
+    k, scratch_bytes = i.args[1].shape[1], abi.quantised_scratch_bytes(m, i.args[1].shape[1])
+    s.call("linear_q", x=x, ldx=ldx, w=w, y=y, ldy=n, m=m, n=n, k=k, w_dtype=abi.Q_DTYPES[dtype], count=_count(s, i),
+           scratch=s.buffer((scratch_bytes // WORD,)) if scratch_bytes else 0,
+           norm=s.view(norm.args[1]) if norm else 0, eps=norm.attrs["eps"] if norm else 0.0,
+           times=w + abi.panel_bytes(n, k, dtype) if n < i.out.shape[-1] else 0, **_epilogue(s, i, n))
+    return y
+
+
+def _count(s: Lowering, i: Instruction) -> int | View:
+    return s.view(i.args[4]) if i.args[4] else 0
 
 
 @lowers("conv1d")
@@ -424,6 +438,10 @@ def _unary(s: Lowering, i: Instruction) -> View:
 @lowers(*abi.BINARY)
 def _binary(s: Lowering, i: Instruction) -> View:
     shape = i.out.shape
+    if i.out.name in s.fusion.gates:
+        for v in i.args:
+            s.hold(s.view(v))
+        return _linear_q(s, s.fusion.gates[i.out.name], s.output(i), shape[-1])
     a, b = (s.view(v).map(lambda x: np.broadcast_to(x, shape)) for v in i.args)
     merged, (sa, sb) = merge_axes(shape, a.strides, b.strides)
     if len(merged) > 2:

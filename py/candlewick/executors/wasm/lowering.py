@@ -10,6 +10,7 @@ from math import prod
 import numpy as np
 
 from ...program import Instruction, Program, Value
+from .fusion import Fusion, find_fusions
 from .layout import Layout
 from .views import WORD, Buffer, View, merge_axes, strided
 
@@ -36,11 +37,16 @@ class Lowering:
     views: dict[str, View] = field(default_factory=dict)
     buffers: list[Buffer] = field(default_factory=list)
     calls: list[tuple[str, dict[str, int | float | View]]] = field(default_factory=list)
-    marks: list[int] = field(default_factory=list)
+    apart_calls: list[tuple[str, dict[str, int | float | View]]] = field(default_factory=list)
+    segments: list[tuple[bool, int, int]] = field(default_factory=list)
+    """Of each instruction: (apart?, from, to) in `apart_calls` or `calls`."""
     made: list[View] = field(default_factory=list)
     padding: dict[str, int] = field(default_factory=dict)
     in_place: set[str] = field(default_factory=set)
     homes: dict[str, Value] = field(default_factory=dict)
+    fusion: Fusion = field(default_factory=Fusion)
+    is_apart: bool = False
+    """The instruction takes place inside a later kernel: what it calls now runs for `steps` only."""
 
     # -- buffers and operands
 
@@ -74,7 +80,12 @@ class Lowering:
         for a in args.values():
             if isinstance(a, View) and isinstance(a.base, Buffer):
                 a.base.first, a.base.last = min(a.base.first, position), max(a.base.last, position)
-        self.calls.append((kernel, args))
+        (self.apart_calls if self.is_apart else self.calls).append((kernel, args))
+
+    def hold(self, x: View) -> None:
+        """Keep a value made apart until here, where the kernel is that makes it needless."""
+        if isinstance(x.base, Buffer):
+            x.base.last = max(x.base.last, len(self.calls))
 
     def view(self, v: Value) -> View:
         """Any operand that is read elementwise."""
@@ -143,12 +154,17 @@ class Lowering:
             if i.op == "conv1d" and i.args[0].kind == "temp" and i.args[0].shape[0] == 1 and reads[i.args[0].name] == 1
         }
         self.homes = self._homes(reads)
+        self.fusion = find_fusions(self.program, reads)
         for i in self.program.instructions:
+            self.is_apart = i.out.kind == "temp" and i.out.name in self.fusion.apart
+            calls = self.apart_calls if self.is_apart else self.calls
+            start = len(calls)
             result = LOWER[i.op](self, i)
             if i.out.kind == "temp":
                 self.views[i.out.name] = result
             self.made.append(result)
-            self.marks.append(len(self.calls))
+            self.segments.append((self.is_apart, start, len(calls)))
+        self.is_apart = False
 
     def _homes(self, reads: Counter[str]) -> dict[str, Value]:
         """Values that may be made in a state: nothing but a reshape reads them before they replace all of it, and nobody looks

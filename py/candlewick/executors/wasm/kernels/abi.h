@@ -50,6 +50,9 @@ typedef struct {
     int32_t final;
     int32_t count;
     int32_t scratch;
+    int32_t norm;
+    float eps;
+    int32_t times;
 } linear_q_args;
 
 typedef struct {
