@@ -105,7 +105,7 @@ def _numbers(value: Any, name: str, n: int, default: int | None = None) -> np.nd
         return np.full(n, default)
     try:
         array = np.asarray(value, dtype=np.float64 if default is None else np.int64)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         array = np.empty((0,))
     if array.shape != (n,):
         raise ValueError(f"tokenizer.ggml.{name}: wanted {n} numbers, one for each token, got {repr(value)[:60]}")
