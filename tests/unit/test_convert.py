@@ -119,6 +119,7 @@ def test_llama2c_to_folder_and_back(tmp_path):
     files, tensors = read(tmp_path / "m")
     same(tensors, turned_back(before.config, wanted))
     assert tokenizer(files).encode(TEXT) == tokenizer(before).encode(TEXT)
+    assert files.config["eos_token_id"] == [2, 1] and tokenizer(files).ends >= tokenizer(before).ends  # a new story is an end
     convert(tmp_path / "m", tmp_path / "b.bin")
     same(read(tmp_path / "b.bin")[1], wanted)
 

@@ -57,13 +57,17 @@ async def run(checkpoint: Any, target: Path, kind: str, dtype: str | None, on_pr
     if kind == "gguf":
         await write_llama.write_gguf(checkpoint, files, target, dtype, metadata(), on_progress)
     elif kind == "folder":
+        ids = {key: files.config[key] for key in ("bos_token_id", "eos_token_id") if files.config.get(key) is not None}
         if given.kind == "json":
             spec, settings = given.data, {k: v for k, v in given.config.items() if k not in ("bos_token_id", "eos_token_id")}
         else:
-            spec, settings = transfer.to_json(metadata())
+            meta = metadata()
+            spec, settings = transfer.to_json(meta)
+            ends = [meta[key] for name in ("eos", "eot", "eom") if (key := f"tokenizer.ggml.{name}_token_id") in meta]
+            if len(ends) > 1:
+                ids["eos_token_id"] = ends
         if files.chat_template is not None:
             settings["chat_template"] = files.chat_template
-        ids = {key: files.config[key] for key in ("bos_token_id", "eos_token_id") if files.config.get(key) is not None}
         await write_llama.write_folder(checkpoint, files, target, dtype, {
             "tokenizer.json": spec, "tokenizer_config.json": settings, "generation_config.json": ids}, on_progress)
     else:

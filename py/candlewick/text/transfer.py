@@ -13,6 +13,7 @@ import numpy as np
 
 from candlewick.text.bpe import SPACE
 from candlewick.text.split import GPT2, PRESETS, WHOLE_WORDS, steps_of
+from candlewick.text.tokenizer_json import END_NAMES
 from candlewick.text.tokenizers import BYTE, CONTROL, NORMAL, UNKNOWN, UNUSED, USER, load_tokenizer
 
 PREFIX = "tokenizer.ggml."
@@ -38,7 +39,8 @@ def to_gguf(kind: str, data: Any, config: Mapping[str, Any] | None = None, n_voc
     meta["token_type"] = np.concatenate([types, np.full(missing, UNUSED)]).astype("<i4")
     if "scores" in meta:
         meta["scores"] = np.concatenate([meta["scores"], np.full(missing, -1e9)]).astype("<f4")
-    ends = [*([tokenizer.eos] if tokenizer.eos is not None else []), *sorted(tokenizer.ends - {tokenizer.eos})]
+    others = sorted(i for i in tokenizer.ends - {tokenizer.eos} if tokens[i] not in END_NAMES)  # those are known by name
+    ends = [*([] if tokenizer.eos is None else [tokenizer.eos]), *others]
     ids = {"bos": tokenizer.bos, "eos": ends[0] if ends else None, "eot": ends[1] if len(ends) > 1 else None}
     meta |= {f"{name}_token_id": value for name, value in ids.items() if value is not None}
     meta["add_bos_token"] = tokenizer.add_bos
