@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import pickle
 import zipfile
@@ -14,10 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from candlewick.models.sam import load_model
-from candlewick.weights.convert import mobilesam
+from candlewick.models.sam.programs import is_sam
 from candlewick.weights.load import Checkpoint
 from candlewick.weights.pth import Machine, read_state_dict
 from candlewick.weights.source import MemorySource, WeightsError
+from tests.torch_files import pt, rebuilt, taken_apart, text, zipped
 
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = ROOT / "tests/golden/pth"
@@ -28,42 +28,6 @@ async def arrays(data: bytes, name: str = "m.pt") -> dict[str, np.ndarray]:
     state = await read_state_dict(MemorySource(data, name))
     checkpoint = Checkpoint(state.sources, name, state.tensors)
     return {key: await checkpoint.read(info) for key, info in state.tensors.items()}
-
-
-def zipped(pickled: bytes, files: dict[str, bytes], method: int = zipfile.ZIP_STORED) -> bytes:
-    out = io.BytesIO()
-    with zipfile.ZipFile(out, "w", method) as archive:
-        archive.writestr("m/data.pkl", pickled)
-        for key, data in files.items():
-            archive.writestr(f"m/data/{key}", data)
-    return out.getvalue()
-
-
-def text(word: str) -> bytes:
-    return b"X" + len(word.encode()).to_bytes(4, "little") + word.encode()
-
-
-def whole(n: int) -> bytes:
-    return b"J" + n.to_bytes(4, "little", signed=True)
-
-
-def numbers(values) -> bytes:
-    return b"(" + b"".join(map(whole, values)) + b"t"
-
-
-def rebuilt(key: str, count: int, shape, strides, offset: int = 0) -> bytes:
-    storage = b"(" + text("storage") + b"ctorch\nFloatStorage\n" + text(key) + text("cpu") + whole(count) + b"tQ"
-    rest = numbers(shape) + numbers(strides) + b"\x89ccollections\nOrderedDict\n)R"
-    return b"ctorch._utils\n_rebuild_tensor_v2\n(" + storage + whole(offset) + rest + b"tR"
-
-
-def pt(tensors: dict[str, np.ndarray]) -> bytes:
-    """A .pt file with these float32 tensors, written instruction by instruction."""
-    items, files = b"", {}
-    for i, (name, a) in enumerate(tensors.items()):
-        items += text(name) + rebuilt(str(i), a.size, a.shape, [s // 4 for s in a.strides])
-        files[str(i)] = a.tobytes()
-    return zipped(b"\x80\x02ccollections\nOrderedDict\n)R(" + items + b"u.", files)
 
 
 @pytest.mark.parametrize("file", ["tensors.pt", "nested.pt"])
@@ -131,30 +95,25 @@ def test_no_bytes_do_more_than_raise(data):
 
 
 async def test_a_mobilesam_in_pytorchs_file_is_the_model_it_was():
-    """The miniature, taken apart as PyTorch keeps it (batch norms, tables of biases), gives the same model back."""
-    ours = Checkpoint.open(ROOT / "models/test-sam")
-    tensors = {name: await ours.read(info) for name, info in (await ours.tensors()).items()}
-    state: dict[str, np.ndarray] = {}
-    rng = np.random.default_rng(3)
-    for name, array in tensors.items():
-        stem = name.removesuffix(".c.weight")
-        if name.endswith(".attn.ab"):
-            n = round(array.shape[1] ** 0.5)
-            table = rng.standard_normal((len(array), n * n)).astype(np.float32)
-            state[name.removesuffix("ab") + "attention_biases"] = table
-            tensors[name] = table[:, mobilesam.offset_index(n)]
-        elif stem != name:
-            var, mean, gain = rng.random(len(array)) + 0.5, rng.standard_normal(len(array)), rng.random(len(array)) + 0.5
-            scale = gain / np.sqrt(var + 1e-5)
-            bias = tensors[f"{stem}.c.bias"] + mean * scale
-            parts = {"c.weight": array / scale.reshape(-1, 1, 1, 1), "bn.weight": gain, "bn.bias": bias,
-                     "bn.running_mean": mean, "bn.running_var": var}
-            state |= {f"{stem}.{part}": np.asarray(value, np.float32) for part, value in parts.items()}
-        elif not name.endswith(".c.bias"):
-            state[name] = array
-    state["image_encoder.norm_head.weight"] = np.ones(32, np.float32)  # the classifier that comes with TinyViT
+    """The miniature, taken apart as PyTorch keeps it, gives the same model back."""
+    state, tensors = await taken_apart(Checkpoint.open(ROOT / "models/test-sam"))
     checkpoint = Checkpoint({"mobile_sam.pt": MemorySource(pt(state), "mobile_sam.pt")}, "own")
+    assert await is_sam(checkpoint)
     model = await load_model(checkpoint)
     for name in model.network.parameters():
         assert np.abs(await model.weights.read(name) - tensors[name]).max() < 1e-5, name
     assert model.dims.image_size == 1024 and model.dims.encoder.window_sizes == (7, 5, 3)
+
+
+async def test_only_what_has_to_be_made_passes_through_python():
+    """What lies in the file as it is wanted is read from there; strided tensors and folded ones are made when they are read."""
+    state, _ = await taken_apart(Checkpoint.open(ROOT / "models/test-sam"))
+    model = await load_model(Checkpoint({"a.pt": MemorySource(pt(state), "a.pt")}, "own"))
+    made = {name for name, info in model.weights.bound.items() if info.file != "a.pt"}
+    assert all(name.endswith((".c.weight", ".c.bias", ".ab", "layers.0.mlp.lin1.weight")) for name in made), made
+
+
+async def test_other_lone_files_are_no_sam():
+    other = Checkpoint({"m.pt": MemorySource(pt({"tok_embeddings.weight": np.ones((2, 2), np.float32)}), "m.pt")}, "own")
+    assert not await is_sam(other)
+    assert not await is_sam(Checkpoint({"m.gguf": MemorySource(b"GGUF", "m.gguf")}, "own"))

@@ -1,5 +1,5 @@
 /**
- * Masks: from the model's 256 x 256 logits to any size, to yes and no, to smooth edges, to run lengths and outlines. Plain
+ * Masks: from the model's square of logits (256 x 256 of all published models) to any size, to yes and no, to smooth edges, to run lengths and outlines. Plain
  * numbers, no DOM. A logit above the threshold (0 unless a person moves it) is on the object.
  */
 import { clamp } from "./geometry.js";
@@ -7,33 +7,30 @@ import { clamp } from "./geometry.js";
 /** @typedef {import("./geometry.js").Size} Size */
 /** @typedef {{x: number, y: number, width: number, height: number}} Area whole pixels */
 
-/** Width and height of the model's logits. */
-export const LOW = 256;
-/** Longest side of what the encoder sees; the rest of its square is padding. */
-const SIDE = 1024;
-
-/** Columns or rows of the encoder's square that the picture covers. @param {number} side @param {Size} picture */
-function covered(side, picture) {
-  return Math.max(1, Math.floor((side * SIDE) / Math.max(picture.width, picture.height) + 0.5));
-}
+/** Width and height of a square of logits. @param {Float32Array} logits */
+export const sideOf = (logits) => Math.round(Math.sqrt(logits.length));
+/** Pixels of the encoder's square for one logit, each way. The picture covers a part of that square; the rest is padding. */
+const SCALE = 4;
 
 /**
  * For each of `n` pixels along one side, three neighbouring logits and their weights. The reference goes two ways: bilinear to
- * 1024, cut off the padding, bilinear to the picture's size. Both are linear, so one step with the product of the weights
- * gives the same numbers.
- * @param {number} n @param {number} inside pixels of the encoder's square that the side covers
+ * the encoder's square, cut off the padding, bilinear to the picture's size. Both are linear, so one step with the product of
+ * the weights gives the same numbers.
+ * @param {number} n @param {number} of the picture's pixels along this side @param {Size} picture @param {number} low logits along a side
  */
-function taps(n, inside) {
+function taps(n, of, picture, low) {
+  const square = low * SCALE, last = low - 1;
+  const inside = Math.max(1, Math.floor((of * square) / Math.max(picture.width, picture.height) + 0.5));
   const first = new Int32Array(n), weights = new Float64Array(3 * n);
   for (let i = 0; i < n; i++) {
     const at = Math.max(0, ((i + 0.5) * inside) / n - 0.5);
     const inner = Math.min(Math.floor(at), inside - 1), part = at - inner;
-    const low = (/** @type {number} */ k) => Math.max(0, ((k + 0.5) * LOW) / SIDE - 0.5);
-    first[i] = Math.min(Math.floor(low(inner)), LOW - 3);
+    const placeOf = (/** @type {number} */ k) => Math.max(0, ((k + 0.5) * low) / square - 0.5);
+    first[i] = Math.min(Math.floor(placeOf(inner)), low - 3);
     for (const [k, weight] of [[inner, 1 - part], [Math.min(inner + 1, inside - 1), part]]) {
-      const place = low(k), j = Math.floor(place), rest = place - j;
+      const place = placeOf(k), j = Math.floor(place), rest = place - j;
       weights[3 * i + j - first[i]] += weight * (1 - rest);
-      if (rest > 0) weights[3 * i + Math.min(j + 1, LOW - 1) - first[i]] += weight * rest;
+      if (rest > 0) weights[3 * i + Math.min(j + 1, last) - first[i]] += weight * rest;
     }
   }
   return { first, weights };
@@ -43,28 +40,42 @@ function taps(n, inside) {
  * Logits of one picture at one size, row by row: a picture of any size needs room for one row.
  */
 export class Upsampler {
-  #column;
-  #row;
-  #line = new Float64Array(LOW);
+  #low = 0;
+  #column = { first: new Int32Array(0), weights: new Float64Array(0) };
+  #row = this.#column;
+  #line = new Float64Array(0);
 
   /** @param {Size} picture the picture the logits are of @param {Size} [out] the size wanted; its own unless given */
   constructor(picture, out = picture) {
+    this.picture = picture;
     this.width = out.width;
     this.height = out.height;
-    this.#column = taps(out.width, covered(picture.width, picture));
-    this.#row = taps(out.height, covered(picture.height, picture));
+  }
+
+  /** For logits of this many a side. @param {Float32Array} logits @returns {number} */
+  #fit(logits) {
+    const low = sideOf(logits);
+    if (low !== this.#low) {
+      const { picture } = this;
+      this.#low = low;
+      this.#column = taps(this.width, picture.width, picture, low);
+      this.#row = taps(this.height, picture.height, picture, low);
+      this.#line = new Float64Array(low);
+    }
+    return low;
   }
 
   /**
    * Row y from column `from` on.
-   * @param {Float32Array} logits (256 * 256) @param {number} y
+   * @param {Float32Array} logits a square @param {number} y
    * @param {Float32Array} into as many columns as it has room for @param {number} [from]
    */
   read(logits, y, into, from = 0) {
+    const low = this.#fit(logits);
     const { first, weights } = this.#column, line = this.#line;
-    const top = this.#row.first[y] * LOW;
+    const top = this.#row.first[y] * low;
     const [a, b, c] = this.#row.weights.subarray(3 * y, 3 * y + 3);
-    for (let j = 0; j < LOW; j++) line[j] = a * logits[top + j] + b * logits[top + LOW + j] + c * logits[top + 2 * LOW + j];
+    for (let j = 0; j < low; j++) line[j] = a * logits[top + j] + b * logits[top + low + j] + c * logits[top + 2 * low + j];
     for (let i = 0, x = from; i < into.length; i++, x++) {
       const j = first[x], w = 3 * x;
       into[i] = weights[w] * line[j] + weights[w + 1] * line[j + 1] + weights[w + 2] * line[j + 2];
@@ -75,9 +86,10 @@ export class Upsampler {
    * @param {Float32Array} logits @param {number} threshold @param {number} margin output pixels
    * @returns {Area | null} */
   reach(logits, threshold, margin) {
-    let left = LOW, right = -1, top = LOW, bottom = -1;
-    for (let j = 0, at = 0; j < LOW; j++) {
-      for (let i = 0; i < LOW; i++, at++) {
+    const side = this.#fit(logits);
+    let left = side, right = -1, top = side, bottom = -1;
+    for (let j = 0, at = 0; j < side; j++) {
+      for (let i = 0; i < side; i++, at++) {
         if (logits[at] <= threshold) continue;
         if (i < left) left = i;
         if (i > right) right = i;
@@ -186,14 +198,19 @@ export function measure(mask, { width, height }) {
 }
 
 /**
- * How little the mask would change with another threshold: area one above over area one below, as the reference has it.
- * @param {Float32Array} logits @param {number} [threshold] @param {number} [offset]
+ * How little the mask would change with another threshold: area one above over area one below, in pixels of the picture, as the
+ * reference has it.
+ * @param {Float32Array} logits @param {Size} picture @param {number} [threshold] @param {number} [offset]
  */
-export function stability(logits, threshold = 0, offset = 1) {
+export function stability(logits, picture, threshold = 0, offset = 1) {
+  const up = new Upsampler(picture), row = new Float32Array(picture.width);
   let high = 0, low = 0;
-  for (const logit of logits) {
-    if (logit > threshold + offset) high++;
-    if (logit > threshold - offset) low++;
+  for (let y = 0; y < picture.height; y++) {
+    up.read(logits, y, row);
+    for (let x = 0; x < row.length; x++) {
+      if (row[x] > threshold + offset) high++;
+      if (row[x] > threshold - offset) low++;
+    }
   }
   return low ? high / low : 0;
 }

@@ -16,7 +16,7 @@
  * @typedef {{masks: Float32Array, iou: number[]}} Answer four masks, see workers/protocol.js
  * @typedef {{things: readonly Thing[], active: number}} State
  */
-import { LOW } from "../lib/mask.js";
+import { sideOf } from "../lib/mask.js";
 
 /** @type {Prompt} */
 export const NOTHING = Object.freeze({ points: [], box: null, seed: null });
@@ -177,12 +177,13 @@ export class Objects {
    * @param {import("../lib/geometry.js").Place} place @param {import("../lib/geometry.js").Size} picture
    */
   at(place, picture) {
-    const scale = LOW / Math.max(picture.width, picture.height), last = LOW - 1;
-    const index = Math.min(last, Math.floor(place.y * scale)) * LOW + Math.min(last, Math.floor(place.x * scale));
     let found = null, least = Infinity;
     for (const thing of this.things) {
       const mask = thing.visible ? this.mask(thing) : null;
-      if (!mask || mask.logits[index] <= thing.threshold) continue;
+      if (!mask) continue;
+      const side = sideOf(mask.logits), scale = side / Math.max(picture.width, picture.height), last = side - 1;
+      const index = Math.min(last, Math.floor(place.y * scale)) * side + Math.min(last, Math.floor(place.x * scale));
+      if (mask.logits[index] <= thing.threshold) continue;
       const area = mask.logits.reduce((sum, logit) => sum + (logit > thing.threshold ? 1 : 0), 0);
       if (area < least) [found, least] = [thing, area];
     }
@@ -217,7 +218,10 @@ export class Objects {
 }
 
 /** @param {Answer} answer @param {number} index */
-export const maskOf = ({ masks }, index) => masks.subarray(index * LOW * LOW, (index + 1) * LOW * LOW);
+export function maskOf({ masks, iou }, index) {
+  const size = masks.length / iou.length;
+  return masks.subarray(index * size, (index + 1) * size);
+}
 
 /** More than one point, or a box: the mask made for clear prompts is meant. @param {Prompt} prompt */
 const isClear = (prompt) => prompt.box !== null || prompt.points.length > 1;

@@ -1,7 +1,7 @@
 /**
  * Beside the picture: the list of objects and the candidates to choose from. It shows values and tells what was pressed.
  */
-import { LOW, paint, Upsampler } from "../lib/mask.js";
+import { paint, Upsampler } from "../lib/mask.js";
 import { context } from "../lib/picture.js";
 import { fitted } from "../lib/geometry.js";
 import { byId, el } from "../lib/ui.js";
@@ -99,6 +99,6 @@ export const percent = (iou) => `${Math.round(Math.min(1, Math.max(0, iou)) * 10
 export function share(logits, threshold, { width, height }) {
   let area = 0;
   for (const logit of logits) if (logit > threshold) area++;
-  const all = (LOW * LOW * Math.min(width, height)) / Math.max(width, height);
+  const all = (logits.length * Math.min(width, height)) / Math.max(width, height);
   return Math.min(1, area / all);
 }

@@ -96,7 +96,7 @@ export function coco(picture, objects) {
     const mask = binary(logits, picture, threshold), { area, box } = measure(mask, picture);
     return {
       id: i + 1, name, segmentation: { size: [height, width], counts: compress(runs(mask, picture)) }, area,
-      bbox: box ? [box.x, box.y, box.width, box.height] : [0, 0, 0, 0], predicted_iou: iou, stability_score: stability(logits, threshold), threshold,
+      bbox: box ? [box.x, box.y, box.width, box.height] : [0, 0, 0, 0], predicted_iou: iou, stability_score: stability(logits, picture, threshold), threshold,
       ...(prompt.points.length > 0 && { points: prompt.points.map(({ x, y, label }) => ({ x: round(x), y: round(y), label })) }),
       ...(prompt.box && { box: [prompt.box.x0, prompt.box.y0, prompt.box.x1, prompt.box.y1].map(round) }),
     };

@@ -63,8 +63,8 @@ async def segment(
 ) -> AsyncIterator[dict[str, Any]]:
     """Events: progress (done and total points), then mask for each object, large ones first, then one result.
 
-    mask: logits (m, m) float32, iou, stability, area in pixels, point [x, y]. When stop says yes the masks found so far come at once, and the
-    result has "stopped": True.
+    mask: logits (m, m) float32, iou, stability, area in pixels, point [x, y]. When stop says yes the masks found so far come at
+    once, and the result has "stopped": True.
     """
     began = time.perf_counter()
     picture = segmenter._picture()

@@ -1,8 +1,8 @@
 """How large a mask is in the picture, without making the mask at the size of the picture.
 
-Logits become a picture's mask by a bilinear interpolation (image.upsample). The pixels that lie between the same positions of the
-grid form a cell; what they get are mixtures of the same few logits. Where all of these are above a threshold, or none is, the
-cell's pixels need not be made; only those of cells on the edge of the mask are, some percent of all. The counts are exact.
+Logits become a picture's mask by a bilinear interpolation (image.upsample). The pixels that lie between the same positions of
+the grid form a cell; what they get are mixtures of the same few logits. Where all of these are above a threshold, or none is,
+the cell's pixels need not be made; only those of cells on the edge of the mask are, some percent of all. The counts are exact.
 """
 
 from __future__ import annotations
