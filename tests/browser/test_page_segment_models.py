@@ -1,4 +1,4 @@
-"""A person's own Segment Anything model in the page: PyTorch's files as their makers give them, damaged ones, too little memory."""
+"""A person's own Segment Anything model in the page: PyTorch's files as their makers give them, damaged ones, scarce memory."""
 
 from __future__ import annotations
 
@@ -64,7 +64,8 @@ async def expected(data: bytes, name: str, x: float, y: float) -> np.ndarray:
 def test_a_mobilesam_as_its_makers_give_it(browser, site, torch_file):
     with visit(browser, site, "/web/segment/") as page:
         page.locator("#own > summary").click()
-        page.locator("#own-file").set_input_files({"name": "mobile_sam.pt", "mimeType": "application/zip", "buffer": torch_file})
+        page.locator("#own-file").set_input_files(
+            {"name": "mobile_sam.pt", "mimeType": "application/zip", "buffer": torch_file})
         expect(page.locator("#model-name")).to_have_text("mobile_sam")
         expect(page.locator("#model-facts")).to_contain_text("Memory it needs")
         page.get_by_role("button", name=re.compile("^Load the model")).click()

@@ -1,4 +1,4 @@
-"""The Segment page with a small model while things change: camera, clipboard, other threads, many pictures, odd clicks and files."""
+"""The Segment page with a small model: camera, clipboard, other threads, many pictures, odd clicks and files."""
 
 from __future__ import annotations
 
@@ -246,12 +246,15 @@ MANY = """async () => {
     for (const labels of [[1], [1, 0]]) {
       const points = labels.map((_, i) => [10 + i, 20]);
       const { masks } = await engine.request("predict", { id, points, labels, box: null, mask_input: null });
-      await engine.request("predict", { id, points, labels, box: [5, 5, 60, 50], mask_input: masks.subarray(0, masks.length / 4) });
+      const mask_input = masks.subarray(0, masks.length / 4);
+      await engine.request("predict", { id, points, labels, box: [5, 5, 60, 50], mask_input });
     }
     const { embedding } = await engine.request("embedding", { id });
     await engine.request("set_image", { id, image: { width, height, embedding } });
-    await engine.request("everything", { id, options: { points_per_side: 2, pred_iou_thresh: 0, stability_score_thresh: 0 } });
-    const bad = await outcome(engine.request("predict", { id: "another", points: [[1, 1]], labels: [1], box: null, mask_input: null }));
+    const options = { points_per_side: 2, pred_iou_thresh: 0, stability_score_thresh: 0 };
+    await engine.request("everything", { id, options });
+    const about = { points: [[1, 1]], labels: [1], box: null, mask_input: null };
+    const bad = await outcome(engine.request("predict", { id: "another", ...about }));
     if (bad.error?.code !== "bad_input") throw new Error("a stale question was answered");
     seen.push((await engine.describe()).memory);
   };
