@@ -158,7 +158,7 @@ def same(ours: Tokenizer, theirs: native.Tokenizer, n: int, seed: int = 2) -> No
 def test_ids_equal_the_reference(kind):
     """BR-13: the same ids as the native package, for thousands of texts, and the same text back."""
     theirs = trained(kind)
-    same(load_tokenizer("json", theirs.to_str()), theirs, 1200)
+    same(load_tokenizer("json", theirs.to_str()), theirs, 800)
 
 
 @pytest.mark.parametrize("kind", GGUF)
@@ -168,7 +168,7 @@ def test_a_gguf_file_of_it_gives_the_same(kind):
     spec["model"]["ignore_merges"] = kind in split.WHOLE_WORDS
     theirs = native.Tokenizer.from_str(json.dumps(spec))
     ours = load_tokenizer("gguf", as_gguf(theirs, kind))
-    same(ours, theirs, 600, seed=3)
+    same(ours, theirs, 400, seed=3)
     names = {name: theirs.token_to_id(name) for name in CONTROL}
     assert ours.bos == names["<s>"] and ours.ends == {names["<|im_end|>"], names["<|endoftext|>"], names["</s>"]}
 
@@ -300,8 +300,8 @@ def test_a_token_number_beyond_the_vocabulary_is_none():
 
 # ---- texts that are hard on a tokenizer ---------------------------------------------------------------------------
 
-LONG = ["a" * 100_000, " " * 100_000 + "x", "ab" * 50_000, "\n" * 100_000, "é" * 50_000, "1" * 100_000, "<" * 100_000,
-        "'" * 100_000, "😀" * 30_000, "a\u0301" * 50_000, " \n" * 50_000 + "x", "<|im_end|>" * 10_000]
+LONG = ["a" * 100_000, " " * 100_000 + "x", "ab" * 20_000, "\n" * 50_000, "é" * 20_000, "1" * 50_000, "<" * 50_000,
+        "'" * 50_000, "😀" * 10_000, "a\u0301" * 20_000, " \n" * 20_000 + "x", "<|im_end|>" * 5_000]
 
 
 @pytest.mark.parametrize("kind", ["smollm", "llama-bpe", "qwen2", "gpt-4o", "sentences"])

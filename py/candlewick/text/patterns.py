@@ -2,15 +2,18 @@ r"""Regular expressions as tokenizer files write them: with Unicode classes (\p{
 
 Each character beyond ASCII is first replaced by a stand-in for its class (one of 32 that nothing else uses, U+0080 to
 U+009F), so that a class is a handful of characters and `re` runs over text of one byte a character. What is found are
-places, and those are the same in the text itself.
+places, and those are the same in the text itself. Only patterns that name characters beyond ASCII run over the text itself,
+with classes written out as ranges, which takes a look at all of Unicode first.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 import string
 import unicodedata
+from collections.abc import Callable
 from functools import cached_property
 
 # Unicode's White_Space property beyond ASCII; str.isspace() knows four control characters more
@@ -67,16 +70,52 @@ def members(name: str) -> frozenset[str]:
     raise KeyError(name)
 
 
+@functools.cache
+def _ranges() -> dict[str, list[tuple[int, int]]]:
+    """Every category -> its code points, as ranges. All of Unicode is looked at, once."""
+    found: dict[str, list[tuple[int, int]]] = {}
+    at = 0
+    for kind, run in itertools.groupby(map(unicodedata.category, map(chr, range(0x110000)))):
+        size = sum(1 for _ in run)
+        found.setdefault(kind, []).append((at, at + size - 1))
+        at += size
+    return found
+
+
+def _all_ranges(name: str) -> list[tuple[int, int]]:
+    """A class by its name as ranges of code points. Raises KeyError."""
+    if name == "s":
+        return [(ord(c), ord(c)) for c in sorted({*"\t\n\v\f\r \x85", *_SPACES})]
+    kinds = {"d": ("Nd",), "w": ("L", "M", "Nd", "Nl", "Pc")}.get(name, (name,))
+    ranges = sorted(r for kind, some in _ranges().items() if kind.startswith(kinds) for r in some)
+    if not ranges:
+        raise KeyError(name)
+    return ranges
+
+
+def _as_stand_ins(name: str, negated: bool) -> str:
+    return "".join(map(re.escape, sorted(_ALPHABET - members(name) if negated else members(name))))
+
+
+def _as_ranges(name: str, negated: bool) -> str:
+    ranges = _all_ranges(name)
+    if negated:
+        edges = [0, *(edge for low, high in ranges for edge in (low, high + 1)), 0x110000]
+        ranges = [(low, high - 1) for low, high in zip(edges[::2], edges[1::2]) if low < high]
+    return "".join(re.escape(chr(low)) + "-" + re.escape(chr(high)) for low, high in ranges)
+
+
 class Pattern:
     """One regular expression. Written for the patterns of tokenizers: alternatives, groups, look-ahead, repeats, classes."""
 
     def __init__(self, source: str) -> None:
         self.source = source
+        self._over_text = not source.isascii()
 
     @cached_property
     def _compiled(self) -> re.Pattern[str]:
         try:
-            return re.compile(_translate(self.source))
+            return re.compile(_translate(self.source, _as_ranges if self._over_text else _as_stand_ins))
         except (re.error, KeyError, IndexError, OverflowError, RecursionError) as e:
             raise ValueError(f"tokenizer: the pattern {self.source[:80]!r} cannot be read here ({e})") from None
 
@@ -87,7 +126,8 @@ class Pattern:
 
     def spans(self, text: str) -> list[tuple[int, int]]:
         """Where it matches, one after the other; matches of nothing are left out."""
-        return [span for m in self._compiled.finditer(stand_ins(text)) if (span := m.span())[0] < span[1]]
+        shown = text if self._over_text else stand_ins(text)
+        return [span for m in self._compiled.finditer(shown) if (span := m.span())[0] < span[1]]
 
     def words(self, text: str) -> list[str]:
         """The matches and what lies between them; joined they are the text."""
@@ -103,15 +143,11 @@ class Pattern:
         return words
 
 
-def _class_text(chars: frozenset[str]) -> str:
-    return "".join(re.escape(c) for c in sorted(chars))
-
-
 _ESCAPE = re.compile(r"\\(?:([pP])\{(\^?)([^}]*)\}|([pP])([LMNPSZC])|([sSdDwW])|(.))", re.DOTALL)
 
 
-def _translate(source: str) -> str:
-    """A pattern over text -> the pattern over stand-ins."""
+def _translate(source: str, render: Callable[[str, bool], str]) -> str:
+    """A pattern with Unicode classes -> the pattern for `re`. render: name of a class, negated -> what stands in brackets."""
     out: list[str] = []
     inside = False  # of brackets
     at = 0
@@ -127,14 +163,11 @@ def _translate(source: str) -> str:
                 out.append(m[0])
                 continue
             negated = (m[1] or m[4]) == "P" or bool(m[2]) or (m[6] or "s") in "SDW"
-            chars = _ALPHABET - members(name) if negated else members(name)
-            out.append(_class_text(chars) if inside else f"[{_class_text(chars)}]")
+            out.append(render(name, negated) if inside else f"[{render(name, negated)}]")
             continue
-        if char > "\x7f":
-            raise KeyError(f"a character beyond ASCII, {char!r}")
-        if inside and char == "[":  # nested classes are another dialect, save a bracket that means itself
-            if source.startswith("[:", at) or "&&" in source:
-                raise KeyError("classes within classes")
+        if inside and source.startswith(("[:", "&&"), at):
+            raise KeyError("classes made of classes")
+        if inside and char == "[":
             char = r"\["
         if char == "[" and not inside:
             inside = True

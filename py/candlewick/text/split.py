@@ -29,7 +29,9 @@ PRESETS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("llama-bpe", "llama-v3", "llama3", "falcon3", "dbrx", "smaug-bpe", "pixtral"), (LLAMA3,)),
     **dict.fromkeys(("qwen2", "deepseek-r1-qwen", "megrez", "stablelm2"), (QWEN2,)),
     "tekken": (TEKKEN,),
-    "gpt-4o": (GPT4O,),
+    **dict.fromkeys(("gpt-4o", "llama4"), (GPT4O,)),
+    "falcon": (r"[\p{P}\$\+<=>\^~\|`]+", GPT2, r"[0-9][0-9][0-9]"),
+    "deepseek-coder": (r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+", r"\p{N}"),
     "default": (r"[\p{P}\$\+<=>\^~\|]+", GPT2, r"\p{N}+", r"[0-9][0-9][0-9]"),
 }
 """tokenizer.ggml.pre -> patterns that cut one after the other."""
