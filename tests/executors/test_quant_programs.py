@@ -141,3 +141,20 @@ async def test_a_gate_that_is_read_elsewhere_stays_by_itself(host):
     got, want = await wasm.run("main", {"x": x}), await numpy.run("main", {"x": x})
     for name in want:
         assert np.abs(got[name] - want[name]).max() < 2e-4 * np.abs(want[name]).max()
+
+
+async def test_rows_too_long_for_a_thread_are_refused(host):
+    class Wide(nn.Module):
+        def __init__(self):
+            self.w = nn.Parameter((8, 1 << 16))
+
+        def __call__(self, x):
+            return ops.linear(x, self.w)
+
+    module = Wide()
+    module.parameters()
+    module.set_dtypes({"w": "q8_0"})
+    program = trace(module, {"x": Spec((1, 1 << 16))}, name="main")
+    bound = {"w": TensorInfo("w", "q8_0", (8, 1 << 16), "weights", 0, 8 * (1 << 16) // 32 * 34)}
+    with pytest.raises(ValueError, match="rows of 65536 q8_0 weights do not fit"):
+        await WasmExecutor(host).load({"main": program}, Weights(Checkpoint({}), bound))

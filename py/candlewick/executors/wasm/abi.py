@@ -107,6 +107,11 @@ def panel_bytes(n: int, k: int, dtype: str) -> int:
     return -(-n // PANEL) * PANEL * k * {"f32": 4, "f16": 2, "bf16": 2}[dtype]
 
 
+def plain_panel_bytes(k: int, dtype: str) -> int:
+    """Bytes of thread scratch that one panel of a quantised weight takes when it is made plain for many rows."""
+    return k // 32 * (256 + 64 * (2 if dtype in ("q2_k", "q3_k", "q6_k") else 1))
+
+
 def quantised_scratch_bytes(m: int, k: int) -> int:
     """Arena bytes that `linear_q` wants for m rows of quantised x: blocks of 32 are at most 80 bytes; one row needs none."""
     return m * (k // 32) * 80 if m > 1 else 0

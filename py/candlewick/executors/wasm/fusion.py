@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from ...program import Instruction, Program, Value
-from .abi import Q_DTYPES, QPANEL, STORED_AS
+from .abi import Q_DTYPES, QPANEL, STORED_AS, THREAD_SCRATCH_BYTES, plain_panel_bytes
 
 
 @dataclass
@@ -58,4 +58,5 @@ def _gate(i: Instruction, halves: list[Instruction]) -> bool:
     plain = i.args[2] is None and i.args[3] is None and i.attrs["activation"] == i.attrs["final"] == "none"
     ends = [(h.attrs["axis"] % len(i.out.shape), h.attrs["start"], h.attrs["stop"]) for h in halves]
     last = len(i.out.shape) - 1
-    return plain and _quantised(i) and n % (2 * QPANEL) == 0 and ends == [(last, 0, n // 2), (last, n // 2, n)]
+    fits = 2 * plain_panel_bytes(i.args[1].shape[1], i.args[1].dtype) <= THREAD_SCRATCH_BYTES
+    return plain and fits and _quantised(i) and n % (2 * QPANEL) == 0 and ends == [(last, 0, n // 2), (last, n // 2, n)]

@@ -50,7 +50,11 @@ def _linear_q(s: Lowering, i: Instruction, y: View, n: int) -> View:
         s.hold(s.view(i.args[0]))
     x, m, ldx = s.as_rows(s.view(norm.args[0] if norm else i.args[0]))
     w, dtype = s.layout.panels(i.args[1])
-    k, scratch_bytes = i.args[1].shape[1], abi.quantised_scratch_bytes(m, i.args[1].shape[1])
+    k = i.args[1].shape[1]
+    if abi.plain_panel_bytes(k, dtype) > abi.THREAD_SCRATCH_BYTES:
+        raise ValueError(f"linear: rows of {k} {dtype} weights do not fit a thread's scratch of {abi.THREAD_SCRATCH_BYTES} "
+                         "bytes; the numpy executor takes them")
+    scratch_bytes = abi.quantised_scratch_bytes(m, k)
     s.call("linear_q", x=x, ldx=ldx, w=w, y=y, ldy=n, m=m, n=n, k=k, w_dtype=abi.Q_DTYPES[dtype], count=_count(s, i),
            scratch=s.buffer((scratch_bytes // WORD,)) if scratch_bytes else 0,
            norm=s.view(norm.args[1]) if norm else 0, eps=norm.attrs["eps"] if norm else 0.0,

@@ -37,9 +37,12 @@ static int32_t one_row(const linear_q_args *a, const Context *c, QType t) {
     uint32_t stride = q_panel_bytes(t, a->k);
     const uint8_t *w = AT(uint8_t, a->w), *times = AT(uint8_t, a->times);
     float sums[2 * QPANEL] __attribute__((aligned(16)));
-    int32_t pieces = most(1, panels / (4 * c->n_threads));
-    for (int32_t from; (from = claim(pieces)) < panels;) {
-        for (int32_t p = from; p < least(from + pieces, panels); p++) {
+    /* Each thread takes a large stretch first, then small pieces, so that all end together. */
+    int32_t large = panels * 3 / 4 / c->n_threads, small = most(1, panels / (24 * c->n_threads)), n = c->n_threads;
+    for (int32_t number; (number = claim(1)) < n || n * large + (number - n) * small < panels;) {
+        int32_t p = number < n ? number * large : n * large + (number - n) * small;
+        int32_t end = number < n ? p + large : least(p + small, panels);
+        for (; p < end; p++) {
             vector_panel(a->w_dtype, c->scratch, w + (uint32_t)p * stride, a->k, sums);
             if (times) vector_panel(a->w_dtype, c->scratch, times + (uint32_t)p * stride, a->k, sums + QPANEL);
             finish_panel(a, sums, times ? sums + QPANEL : 0, p, 0, 1);
@@ -67,7 +70,7 @@ int32_t kernel_linear_q(const linear_q_args *a, const Context *c) {
     const uint8_t *times = AT(uint8_t, a->times);
     int8_t *plain = (int8_t *)c->scratch;
     float sums[2][4 * QPANEL] __attribute__((aligned(16)));
-    for (int32_t p; (p = claim(1)) < panels;) {
+    for (int32_t p; (p = claim_apart(c, panels)) < panels;) {
         unpack_panel(a->w_dtype, AT(uint8_t, a->w) + (uint32_t)p * stride, a->k, plain);
         if (times) unpack_panel(a->w_dtype, times + (uint32_t)p * stride, a->k, plain + plain_bytes);
         for (int32_t r = 0, here; r < m; r += here) {
