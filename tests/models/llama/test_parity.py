@@ -6,6 +6,7 @@ as llama.cpp's do, or to 16: they must stay near. llama.cpp's own distance is pr
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 import numpy as np
@@ -24,6 +25,12 @@ FACTS = json.loads((smollm2.HERE / "smollm2.json").read_text())
 
 pytestmark = pytest.mark.skipif(not (smollm2.FOLDER / "model.gguf").exists(),
                                 reason="no weights in models/smollm2-135m-instruct; python3 serve.py --setup fetches them")
+
+
+@pytest.fixture(scope="module")
+def plain() -> Generator:
+    """On the numpy executor, loaded once: opening the blocks of all weights takes longer than reading a text."""
+    return asyncio.run(Generator.load(Checkpoint.open(smollm2.FOLDER), executors.create("numpy"), capacity=512))
 
 
 def best(name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -46,8 +53,8 @@ async def test_tokens():
         assert model.tokenizer.decode(ARRAYS[f"{name}.tokens"].tolist(), special=True) == text
 
 
-async def test_numpy_has_the_logits_of_the_reference(record_property):
-    model, executor = await load_model(Checkpoint.open(smollm2.FOLDER), 512), executors.create("numpy")
+async def test_numpy_has_the_logits_of_the_reference(plain, record_property):
+    model, executor = plain.model, plain.executor
     cache = model.network.new_cache()
 
     def read(tokens, pos):
@@ -101,9 +108,8 @@ def native() -> dict[str, str]:
     return {key: f"{sum(text[f'native_{key}'] * text['tokens'] for text in texts) / n:.2g}" for key in ("kl", "top1")}
 
 
-async def test_greedy_answer():
+async def test_greedy_answer(plain):
     """The numpy executor writes what the reference writes."""
-    generator = await Generator.load(Checkpoint.open(smollm2.FOLDER), executors.create("numpy"), capacity=512)
     options = GenerateOptions(max_tokens=8, greedy=True, repeat_penalty=1.0)
-    events = [e async for e in generator.generate(ARRAYS["chat.tokens"].tolist(), options)]
+    events = [e async for e in plain.generate(ARRAYS["chat.tokens"].tolist(), options)]
     assert events[-1]["result"]["token_ids"] == FACTS["greedy"][:8]

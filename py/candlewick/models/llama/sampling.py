@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+FEW = 2048  # candidates up to which sums are made in Python
 MAX_SEED = 2**53 - 1  # what JSON and JavaScript hold exactly
 
 
@@ -157,17 +158,27 @@ class Sampler:
             scores[recent] = np.where(x > 0, x / self._penalty, x * self._penalty)
         if self._greedy:
             return int(scores.argmax())
-        o = self.options
-        n = len(scores)
-        total = None if o.top_k else float(np.exp(scores - scores.max()).sum())
-        low = -math.inf
-        if 0 < o.top_k < n:
-            low = np.partition(scores, n - o.top_k)[n - o.top_k]
-        elif o.min_p > 0:
-            low = scores.max() + math.log(o.min_p) - 1e-6
+        o, n, best = self.options, len(scores), scores.max()
+        total = None if o.top_k else float(np.exp(scores - best).sum())
+        if o.top_k:
+            return self._draw_from(scores, min(o.top_k, n), total)
+        if o.min_p > 0:
+            return self._draw_from(scores, int((scores >= best + math.log(o.min_p) - 1e-6).sum()), total)
+        if o.top_p < 1:  # the few that count are mostly among the first
+            few = min(FEW, n)
+            enough = float(np.exp(np.partition(scores, n - few)[n - few :] - best).sum()) >= o.top_p * total * (1 + 1e-9)
+            return self._draw_from(scores, few if enough else n, total)
+        with np.errstate(over="ignore"):
+            sums = np.cumsum(np.exp((scores - best) / o.temperature))
+        at = int(np.searchsorted(sums, self._rng.random() * sums[-1], side="right"))
+        return min(at, int(np.flatnonzero(np.diff(sums, prepend=0.0))[-1]))  # rounding may put the point at the very end
+
+    def _draw_from(self, scores: np.ndarray, k: int, total: float | None) -> int:
+        """One of the k best of all scores."""
+        low = np.partition(scores, len(scores) - k)[len(scores) - k]
         ids = np.flatnonzero(scores >= low)
-        ids = ids[np.argsort(-scores[ids], kind="stable")][: o.top_k or n]
-        if len(ids) <= 4096:
+        ids = ids[np.argsort(-scores[ids], kind="stable")][:k]
+        if k <= FEW:
             return self._draw(ids.tolist(), scores[ids].tolist(), total)
         return self._draw_many(ids, scores[ids], total)
 
