@@ -13,6 +13,8 @@ import { GpuHost } from "./webgpu.js";
 
 /** Id of the request that notifications belong to; 0 between requests. */
 let current = 0;
+/** Larger kernel memory than this is not kept for the next model, which may be a small one. */
+const KEPT_BYTES = 1 << 30;
 /** Id of the request that is to be cancelled. */
 let cancelled = 0;
 /** @type {AbortController | null} */
@@ -21,6 +23,11 @@ let abort = null;
 let stopWord = null;
 /** @type {KernelHost | GpuHost | null} */
 let host = null;
+/**
+ * The kernels of the model before, for the next one: browsers are slow to let go of a memory that nothing uses any more.
+ * @type {KernelHost | null}
+ */
+let kept = null;
 /** The load that is in force, to be repeated when the GPU goes away. @type {import("./protocol.js").LoadParams | null} */
 let loaded = null;
 /** What the files of the loaded checkpoint hold open. @type {import("./files.js").Source[]} */
@@ -149,8 +156,10 @@ function closeFiles() {
   open = [];
 }
 
-function dropHost() {
-  host?.dispose();
+/** @param {boolean} keep its kernels and their memory for the load that follows */
+function dropHost(keep) {
+  if (keep && host instanceof KernelHost && host.size <= KEPT_BYTES) kept = host;
+  else host?.dispose();
   host = null;
   post({ event: "kernel", buffer: null, stop: 0 });
 }
@@ -158,6 +167,10 @@ function dropHost() {
 /** @param {import("./protocol.js").LoadParams} params @param {AbortSignal} signal @returns {Promise<string>} why this executor */
 async function makeHost(params, signal) {
   const executor = params.executor ?? "auto";
+  if (executor === "numpy" || executor === "webgpu") {
+    kept?.dispose();
+    kept = null;
+  }
   if (executor === "numpy") return "chosen by hand";
   let made;
   let instead = "";
@@ -177,7 +190,9 @@ async function makeHost(params, signal) {
     }
   }
   try {
-    made = await KernelHost.create(params.threads ?? null);
+    made = kept?.serves(params.threads ?? null) ? kept : await KernelHost.create(params.threads ?? null);
+    if (made !== kept) kept?.dispose();
+    kept = null;
   } catch (error) {
     const failure = EngineError.from(error);
     if (executor === "wasm") throw failure;
@@ -200,7 +215,7 @@ async function load(params) {
   const store = await storePromise;
   const signal = /** @type {AbortController} */ (abort).signal;
   // files, kernels and Python come at the same time
-  await unload();
+  await release(true);
   const opening = openCheckpoint(params.model, params.files, {
     store,
     signal,
@@ -248,11 +263,20 @@ const stoppable = (signal) => (/** @type {Promise<any>} */ promise) =>
   });
 
 async function unload() {
+  await release(false);
+  return {};
+}
+
+/** @param {boolean} keep see dropHost */
+async function release(keep) {
   loaded = null;
   if (python?.worker) await ask(python.worker.unload());
   closeFiles();
-  if (host) dropHost();
-  return {};
+  if (host) dropHost(keep);
+  if (!keep) {
+    kept?.dispose();
+    kept = null;
+  }
 }
 
 /** @param {import("./protocol.js").TranscribeParams} params */

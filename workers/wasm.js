@@ -152,6 +152,12 @@ export class KernelHost {
     return new KernelHost(module, { threads: 1, asked: wanted, relaxed: can.relaxed, shared: false, reason });
   }
 
+  /** Whether this is what `create` would make, and every thread is at its place. @param {number | null} asked */
+  serves(asked) {
+    const wanted = asked ?? Math.min(features().cores, MAX_THREADS);
+    return !this.#lost && this.threadsAsked === wanted;
+  }
+
   async #startThreads() {
     this.#words = new Int32Array(new SharedArrayBuffer(32));
     try {

@@ -30,13 +30,14 @@ def published(width: int, layers: int, mels: int = 80, vocab: int = 51865) -> Di
     (published(1280, 32, 128, 51866), 1_543_490_560)])
 def test_published_sizes(dims, parameters):
     """tiny, tiny.en, base, small, medium, large-v2, large-v3: the parameters of each, and Programs of all entries."""
-    network = Whisper(dims, Readout(dims.n_vocab, 50257))
+    network = Whisper(dims, Readout(dims.n_vocab, 50257, dims.n_vocab - 1501))
     assert sum(int(np.prod(p.shape)) for p in network.parameters().values()) == parameters
     if dims.n_audio_layer <= 12:
         made = programs(network)
         assert list(made) == ["mel", "encode", "remember", "decode_1", "decode_16"]
         assert made["encode"].outputs["features"].shape == (1, 1500, dims.n_state)
-        assert made["decode_1"].outputs["special"].shape == (1, dims.n_vocab - 50257)
+        assert {name: v.shape for name, v in made["decode_1"].outputs.items()} == {
+            "logits": (1, dims.n_vocab), "best": (1, 6), "times": (1, 1501)}
         states = {s.name: s.shape for p in made.values() for s in p.states.values()}
         assert len(states) == 1 + 4 * dims.n_text_layer  # features; keys and values of tokens and of the audio
 

@@ -44,6 +44,7 @@ class Scripted:
     def __init__(self, transcriber: Transcriber, script: Callable[[list[int]], dict[int, float]]) -> None:
         self.real, self.script, self.read, self.windows = transcriber.executor, script, [], []
         self.n_vocab, self.eot = transcriber.model.dims.n_vocab, transcriber.model.tokenizer.eot
+        self.begin = transcriber.model.tokenizer.timestamp_begin
         self.suppress = transcriber.model.network.readout.suppress.array
         transcriber.executor = self
 
@@ -65,9 +66,9 @@ class Scripted:
         for token, value in self.script(self.read).items():
             logits[token] = value
         allowed = logits + self.suppress
-        text = allowed[: self.eot]
-        outputs = {"logits": logits[None], "text_token": np.array([text.argmax()]), "text_max": text.max()[None, None],
-                   "text_sum": np.log(np.exp(text.astype(np.float64)).sum())[None, None], "special": allowed[None, self.eot :]}
+        best = [number for part in (allowed[: self.eot], allowed[self.eot : self.begin])
+                for number in (part.argmax(), part.max(), np.log(np.exp(part.astype(np.float64)).sum()))]
+        outputs = {"logits": logits[None], "best": np.array([best], np.float32), "times": allowed[None, self.begin :]}
         return {name: outputs[name] for name in fetch or outputs}
 
 

@@ -127,6 +127,8 @@ def bounds(program: Program) -> dict[str, int]:
     for i in program.instructions:
         if i.op == "embedding":
             limit(i.args[0], i.args[1].shape[0] - 1)
+        elif i.op == "take":
+            limit(i.args[1], i.args[0].shape[-1] - 1)
         elif i.op == "rows":
             limit(i.args[1], i.args[0].shape[0] - i.attrs["count"])
         elif i.op == "rope":

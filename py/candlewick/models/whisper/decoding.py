@@ -6,6 +6,7 @@ few numbers of `Readout`), or a random one at a temperature (`sample`, which nee
 
 from __future__ import annotations
 
+import math
 import random
 import zlib
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -19,7 +20,7 @@ from candlewick.models.whisper.programs import CHUNK
 from candlewick.models.whisper.readout import NEVER
 from candlewick.models.whisper.tokenizer import Tokenizer
 
-GREEDY = ("text_token", "text_max", "text_sum", "special")  # outputs of a decoder run that `greedy` reads
+GREEDY = ("best", "times")  # outputs of a decoder run that `greedy` reads
 
 
 @dataclass(frozen=True)
@@ -67,18 +68,16 @@ class Rules:
 
     def greedy(self, step: Mapping[str, np.ndarray], allowed: Allowed) -> tuple[int, float]:
         """The most probable allowed token; step: the outputs GREEDY of the decoder."""
-        special = step["special"][0]
-        head = special[: self.timestamp_begin - self.eot] if allowed.special else special[:0]
-        times = special[allowed.first - self.eot : allowed.stop - self.eot]
+        text_token, text, text_sum, special_token, special, special_sum = step["best"][0].tolist()
         candidates, sums = [], []
         if allowed.text:
-            candidates.append((float(step["text_max"][0, 0]), int(step["text_token"][0])))
-            sums.append(float(step["text_sum"][0, 0]))
-        if len(head):
-            best = int(head.argmax())
-            candidates.append((float(head[best]), self.eot + best))
-            sums.append(_log_sum(head))
-        if len(times):
+            candidates.append((text, int(text_token)))
+            sums.append(text_sum)
+        if allowed.special:
+            candidates.append((special, self.eot + int(special_token)))
+            sums.append(special_sum)
+        if allowed.first < allowed.stop:
+            times = step["times"][0, allowed.first - self.timestamp_begin : allowed.stop - self.timestamp_begin]
             best, total = int(times.argmax()), _log_sum(times)
             time = float(times[best]), allowed.first + best
             if self.timestamps and (not candidates or total > max(candidates)[0]):
@@ -86,7 +85,8 @@ class Rules:
             candidates.append(time)
             sums.append(total)
         score, token = max(candidates, key=lambda c: c[0])
-        return token, score - _log_sum(np.array(sums))
+        top = max(sums)
+        return token, score - top - math.log(sum(math.exp(s - top) for s in sums))
 
     def scores(self, logits: np.ndarray, allowed: Allowed, first: bool) -> np.ndarray:
         """All logits (n_vocab,) -> float64 copy with NEVER where a token may not come."""
@@ -143,8 +143,7 @@ class TokenReader:
             size = CHUNK if len(tokens) - done > 1 and self.pos + CHUNK <= self.n_text_ctx else 1
             piece = list(tokens[done : done + size])
             done += len(piece)
-            ids = np.zeros((1, size), np.int32)
-            ids[0, : len(piece)] = piece
+            ids = np.array([piece + [0] * (size - len(piece))], np.int32)
             inputs = {"tokens": ids, "pos": self.pos, "last": len(piece) - 1}
             outputs = await self._executor.run(f"decode_{size}", inputs, fetch if done == len(tokens) else ())
             self.pos += len(piece)

@@ -125,6 +125,13 @@ class CrossAttention(Attention):
         (q,) = self.heads(self.q_proj(x))  # (batch, n_head, n, d_head)
         return self.out_proj(nn.merge_heads(ops.attention(q, cache.k, cache.v)))
 
+    def scores(self, x: Tensor, cache: nn.KVCache, heads: Sequence[int]) -> Tensor:
+        """x (1, n, n_state) -> (len(heads), n, n_audio_ctx): how much some heads look at each moment, before the softmax"""
+        (q,) = self.heads(self.q_proj(x))  # (1, n_head, n, d_head)
+        each = [ops.matmul(*(ops.slice(a, 1, h, h + 1) for a in (q, cache.k)), transpose_b=True) for h in heads]
+        _, _, n, n_audio_ctx = each[0].shape
+        return (ops.concat(each, 1) * q.shape[3] ** -0.5).reshape(len(heads), n, n_audio_ctx)
+
 
 class Block(nn.Module):
     """What encoder and decoder blocks share: a norm before self-attention, and a two-layer network at the end."""
@@ -160,10 +167,18 @@ class DecoderBlock(Block):
 
     def __call__(self, x: Tensor, cache: nn.KVCache, audio: nn.KVCache, pos: Tensor) -> tuple[Tensor, nn.KVCache]:
         """x (batch, n, n_state), cache of the tokens, audio: what the window left -> (the same shape, cache)"""
+        x, cache = self.read(x, cache, pos)
+        return self.hear(x, audio), cache
+
+    def read(self, x: Tensor, cache: nn.KVCache, pos: Tensor) -> tuple[Tensor, nn.KVCache]:
+        """First half: what the tokens before say."""
         y, cache = self.self_attn(self.self_attn_layer_norm(x), cache, pos)
-        x = x + y
+        return x + y, cache
+
+    def hear(self, x: Tensor, audio: nn.KVCache) -> Tensor:
+        """Second half: what the audio says."""
         x = x + self.encoder_attn(self.encoder_attn_layer_norm(x), audio)
-        return x + self.mlp(x), cache
+        return x + self.mlp(x)
 
 
 class Encoder(nn.Module):
@@ -199,13 +214,27 @@ class Decoder(nn.Module):
 
     def __call__(self, tokens: Tensor, cache: Cache, pos: Tensor) -> tuple[Tensor, Cache]:
         """tokens i32 (batch, n) at positions pos .. pos + n -> ((batch, n, n_state), cache)"""
-        x = self.embed_tokens(tokens)  # (batch, n, n_state)
-        x = x + ops.rows(self.embed_positions.weight, pos, count=tokens.shape[1])
+        x = self.embed(tokens, pos)
         caches = []
         for layer, token_cache, audio in zip(self.layers, cache.tokens, cache.audio):
             x, token_cache = layer(x, token_cache, audio, pos)
             caches.append(token_cache)
         return self.layer_norm(x), replace(cache, tokens=caches)
+
+    def embed(self, tokens: Tensor, pos: Tensor) -> Tensor:
+        """tokens i32 (batch, n) at positions pos .. pos + n -> (batch, n, n_state)"""
+        return self.embed_tokens(tokens) + ops.rows(self.embed_positions.weight, pos, count=tokens.shape[1])
+
+    def align(self, tokens: Tensor, cache: Cache, pos: Tensor, heads: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+        """The same run, seen from inside -> ((1, n, n_state), scores (len(heads), n, n_audio_ctx)) of (layer, head) pairs"""
+        x, scores = self.embed(tokens, pos), []
+        for number, (layer, token_cache, audio) in enumerate(zip(self.layers, cache.tokens, cache.audio)):
+            x, _ = layer.read(x, token_cache, pos)
+            wanted = [head for at, head in heads if at == number]
+            if wanted:
+                scores.append(layer.encoder_attn.scores(layer.encoder_attn_layer_norm(x), audio, wanted))
+            x = layer.hear(x, audio)
+        return self.layer_norm(x), ops.concat(scores, 0)
 
 
 @dataclass(frozen=True)
@@ -267,6 +296,18 @@ class Whisper(nn.Module):
         x, cache = self.model.decoder(tokens, cache, pos)  # (batch, n, n_state)
         x = row(x, last)  # (batch, n_state)
         return self.readout(self.model.decoder.embed_tokens.unembed(x)), cache  # logits (batch, n_vocab)
+
+
+    def align(
+        self, tokens: Tensor, following: Tensor, cache: Cache, pos: Tensor, heads: Sequence[Sequence[int]], n_text: int
+    ) -> dict[str, Tensor]:
+        """tokens i32 (1, n) at pos .. pos + n, following i32 (n, 1): the text token after each of them, all below n_text
+        -> looks (len(heads), n, n_audio_ctx), logprob (n,) of the following tokens among the texts
+        """
+        x, looks = self.model.decoder.align(tokens, cache, pos, heads)
+        logits = ops.slice(self.model.decoder.embed_tokens.unembed(x), -1, 0, n_text).reshape(tokens.shape[1], n_text)
+        logprob = ops.take(logits, following).reshape(tokens.shape[1]) - ops.log_sum_exp(logits)
+        return {"looks": looks, "logprob": logprob}
 
 
 def row(x: Tensor, index: Tensor) -> Tensor:

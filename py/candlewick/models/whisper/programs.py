@@ -15,6 +15,7 @@ from candlewick.trace import Spec, trace
 from candlewick.weights.load import Checkpoint, Weights, bind
 
 CHUNK = 16  # tokens of a prompt that are read in one run
+ALIGN_CHUNK = 64  # tokens of a finished text that are looked up in one run
 EMBEDDING = "model.decoder.embed_tokens.weight"
 TIED = ("proj_out.weight",)  # some files keep the output matrix too; it is the token embedding
 
@@ -41,7 +42,8 @@ async def load_model(checkpoint: Checkpoint) -> LoadedModel:
     tensors = await checkpoint.tensors()
     check_kind(tokenizer, dims, tensors[EMBEDDING].shape[0] if EMBEDDING in tensors else None)
 
-    network = Whisper(dims, Readout(dims.n_vocab, tokenizer.eot, tokenizer.suppressed(generation_config)))
+    suppressed = tokenizer.suppressed(generation_config)
+    network = Whisper(dims, Readout(dims.n_vocab, tokenizer.eot, tokenizer.timestamp_begin, suppressed))
     bound = bind(network.parameters(), tensors, ignore=TIED)
     network.set_dtypes({name: info.dtype for name, info in bound.items()})
     weights = Weights(checkpoint, bound, network.constants())
@@ -92,3 +94,30 @@ def programs(network: Whisper) -> dict[str, Program]:
         *(trace(decode, {"tokens": Spec((1, n), "i32")}, ("pos", "last"), name=f"decode_{n}") for n in (1, CHUNK)),
     ]
     return {program.name: program for program in entries}
+
+
+def alignment(model: LoadedModel) -> dict[str, Program]:
+    """The entry align, for word times: loaded when it is first wanted, on the caches and weights of the others."""
+    network, cache, eot = model.network, model.network.new_cache(), model.tokenizer.eot
+    heads = alignment_heads(model.generation_config, model.dims)
+
+    def align(tokens, following, pos):
+        return network.align(tokens, following, cache, pos, heads, eot)
+
+    inputs = {"tokens": Spec((1, ALIGN_CHUNK), "i32"), "following": Spec((ALIGN_CHUNK, 1), "i32")}
+    return {"align": trace(align, inputs, ("pos",), name="align")}
+
+
+def alignment_heads(config: Mapping[str, Any], dims: Dims) -> list[tuple[int, int]]:
+    """(layer, head) pairs in the order of layers; those of generation_config.json, else all heads of the upper half."""
+    listed = config.get("alignment_heads")
+    if listed is None:
+        layers = range(dims.n_text_layer // 2, dims.n_text_layer)
+        return [(layer, head) for layer in layers for head in range(dims.n_text_head)]
+    good = isinstance(listed, list) and listed and all(
+        isinstance(pair, list) and len(pair) == 2 and all(type(n) is int for n in pair)
+        and 0 <= pair[0] < dims.n_text_layer and 0 <= pair[1] < dims.n_text_head for pair in listed)
+    if not good:
+        raise ValueError(f"generation_config.json: alignment_heads must list [layer, head] pairs within {dims.n_text_layer} "
+                         f"layers of {dims.n_text_head} heads, got {str(listed)[:80]}; take all files from one checkpoint")
+    return sorted((layer, head) for layer, head in listed)

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from candlewick.models.whisper.mel import FRAMES_PER_SECOND
-
 FRAMES_PER_TIMESTAMP = 2  # the encoder halves the frames, and timestamps count its positions
 TOO_SHORT = 10  # frames: in 0.1 s nothing is said, and to listen to no more would only invite an invented phrase
 
@@ -54,10 +52,10 @@ class Timeline:
     duration: float
     reached: float = 0.0
 
-    def place(self, start_frame: int, end_frame: int) -> tuple[float, float]:
-        """Frames from the start of the recording -> (start, end) in seconds."""
-        start = min(max(start_frame / FRAMES_PER_SECOND, self.reached), self.duration)
-        end = min(max(end_frame / FRAMES_PER_SECOND, start), self.duration)
+    def place(self, start: float, end: float) -> tuple[float, float]:
+        """Seconds from the start of the recording -> (start, end)."""
+        start = min(max(start, self.reached), self.duration)
+        end = min(max(end, start), self.duration)
         self.reached = end
         return round(start, 3), round(end, 3)
 

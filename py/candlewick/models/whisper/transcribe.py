@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -19,9 +19,10 @@ import numpy as np
 from candlewick.executors import Executor, Progress, Stopped
 from candlewick.models.whisper.decoding import Decoded, WindowDecoder, detect_language, rules_for
 from candlewick.models.whisper.mel import DYNAMIC_RANGE, FRAMES_PER_SECOND, HOP, SAMPLE_RATE, window
-from candlewick.models.whisper.programs import LoadedModel, load_model
-from candlewick.models.whisper.segments import TOO_SHORT, Timeline, cut, segment
+from candlewick.models.whisper.programs import LoadedModel, alignment, load_model
+from candlewick.models.whisper.segments import TOO_SHORT, Piece, Timeline, cut, segment
 from candlewick.models.whisper.tokenizer import SECONDS_PER_TIMESTAMP
+from candlewick.models.whisper.words import Word, as_dict, find_words, fit, join_marks, shorten, usual_length
 from candlewick.weights.load import Checkpoint
 
 NO_SIGNAL = -7.0  # log-mel of an empty frame: 16-bit dither lies near -8, speech at -80 dB peaks near -6
@@ -41,6 +42,7 @@ class TranscribeOptions:
     compression_ratio_threshold: float | None = 2.4  # text that zlib shrinks more is a loop
     logprob_threshold: float | None = -1.0  # a transcript less certain than this is tried again
     no_speech_threshold: float | None = 0.6
+    word_timestamps: bool = False  # when each word is said, by what the decoder looks at
     suppress_blank: bool = True
     max_initial_timestamp: float | None = 1.0  # seconds
     seed: int = 0
@@ -58,6 +60,13 @@ class Transcriber:
 
     def __init__(self, model: LoadedModel, executor: Executor) -> None:
         self.model, self.executor = model, executor
+        self._aligns = False
+
+    async def load_alignment(self) -> None:
+        """What word times need and nothing else does; at the first call."""
+        if not self._aligns:
+            await self.executor.load(alignment(self.model), self.model.weights)
+            self._aligns = True
 
     @classmethod
     async def load(cls, checkpoint: Checkpoint, executor: Executor, on_progress: Progress | None = None) -> Transcriber:
@@ -128,7 +137,7 @@ class Transcription:
     segments: list[dict[str, Any]] = field(default_factory=list)
     previous: list[int] = field(default_factory=list)  # tokens that the next window is told as context
     n_tokens: int = 0
-    ms: dict[str, float] = field(default_factory=lambda: dict.fromkeys(("mel", "encode", "decode"), 0.0))
+    ms: dict[str, float] = field(default_factory=lambda: dict.fromkeys(("mel", "encode", "decode", "align"), 0.0))
     began: float = field(default_factory=time.perf_counter)
 
     def __post_init__(self) -> None:
@@ -195,16 +204,49 @@ class Transcription:
             self.seek += n_frames
             return
         pieces, advance = cut(decoded.tokens, self.rules.timestamp_begin, n_frames)
-        tokens: list[int] = []
-        for piece in pieces:
-            text = self.tokenizer.decode(piece.tokens)
-            if text.strip() and piece.start < piece.end:
-                times = self.timeline.place(self.seek + piece.start, self.seek + piece.end)
-                self.segments.append(segment(len(self.segments), times, text, piece.tokens, decoded))
-                tokens += piece.tokens
-                yield {"event": "segment", "segment": self.segments[-1]}
-        self.remember(tokens, decoded)
+        pieces = [p for p in pieces if p.start < p.end and self.tokenizer.decode(p.tokens).strip()]
+        words = await self.find_words(pieces, n_frames)
+        for piece, its_words in zip(pieces, words):
+            new = segment(len(self.segments), (0.0, 0.0), self.tokenizer.decode(piece.tokens), piece.tokens, decoded)
+            self.segments.append(self.place(new, piece, its_words))
+            yield {"event": "segment", "segment": new}
+        self.remember([t for piece in pieces for t in piece.tokens], decoded)
         self.seek += advance
+
+    async def find_words(self, pieces: Sequence[Piece], n_frames: int) -> list[list[Word]]:
+        """The words of each piece, in seconds of the recording; none of any where they are not asked for."""
+        if not self.options.word_timestamps or not pieces:
+            return [[] for _ in pieces]
+        with self.timed("align"):
+            await self.transcriber.load_alignment()
+            language, task, eot = self.language or "en", self.options.task, self.tokenizer.eot
+            prompt = self.tokenizer.prompt(language, task, True)
+            text = [t for piece in pieces for t in piece.tokens if t < eot]
+            words = await find_words(self.executor, self.tokenizer, prompt, text, n_frames, language)
+        usual, offset = usual_length(words), self.seek / FRAMES_PER_SECOND
+        left = [replace(w, start=w.start + offset, end=w.end + offset) for w in join_marks(shorten(words))]
+        by_piece, spoken = [], self.timeline.reached
+        for piece in pieces:
+            n_tokens, its_words = sum(t < eot for t in piece.tokens), []
+            while left and n_tokens > 0:
+                its_words.append(left.pop(0))
+                n_tokens -= len(its_words[-1].tokens)
+            if its_words:
+                start, end = (offset + frame / FRAMES_PER_SECOND for frame in (piece.start, piece.end))
+                its_words = fit(its_words, start, end, spoken, usual)
+                spoken = its_words[-1].end
+            by_piece.append(its_words)
+        return by_piece
+
+    def place(self, segment: dict[str, Any], piece: Piece, words: Sequence[Word]) -> dict[str, Any]:
+        """Times for a segment: those of its words where they are known, else those of its timestamps."""
+        if not words:
+            begin, end = ((self.seek + frame) / FRAMES_PER_SECOND for frame in (piece.start, piece.end))
+            segment["start"], segment["end"] = self.timeline.place(begin, end)
+            return segment
+        segment["words"] = [as_dict(w, *self.timeline.place(w.start, w.end)) for w in words]
+        segment["start"], segment["end"] = segment["words"][0]["start"], segment["words"][-1]["end"]
+        return segment
 
     # ---- the steps ----------------------------------------------------------------------------------------------
 
