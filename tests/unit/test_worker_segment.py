@@ -1,4 +1,4 @@
-"""set_image, predict, everything, embedding through the Python half of the engine worker, on the miniature."""
+"""set_image, predict, everything, embedding, prepare through the Python half of the engine worker, on the miniature."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 from candlewick import worker
+from candlewick.weights.load import Checkpoint
+from tests.torch_files import pt, taken_apart
 from tests.unit.test_worker import Bytes, Page, Source
 
 MINIATURE = Path(__file__).parents[2] / "models" / "test-sam"
@@ -77,6 +79,25 @@ async def test_picture_click_refine_and_embedding(engine, page):
     assert "restore_ms" in restored["result"]["timings"]
     await ask(engine, "predict", CLICK)
     assert np.abs(page.attached.pop("masks") - masks).max() < 1e-4
+
+
+async def test_prompts_of_another_size_are_prepared_ahead(engine):
+    before = json.loads(await engine.describe())["result"]["model"]["entries"]
+    assert "decode_4" not in before and {"decode_2", "decode_2_mask"} <= set(before)
+    for _ in range(2):
+        assert (await ask(engine, "prepare", {"tokens": 4}))["result"]["ms"] >= 0
+    assert "decode_4" in json.loads(await engine.describe())["result"]["model"]["entries"]
+    for tokens in (None, 1, 65, "3"):
+        assert "from 2 to 64" in (await ask(engine, "prepare", {"tokens": tokens}))["error"]["message"]
+
+
+async def test_a_file_of_pytorch_alone(page):
+    state, _ = await taken_apart(Checkpoint.open(MINIATURE))
+    engine = worker.Worker(page)
+    loaded = json.loads(await engine.load("{}", "own files", {"mobile_sam.pt": Source(pt(state))}, None, "for a test"))
+    assert loaded["result"]["family"] == "sam" and loaded["result"]["dims"]["image_size"] == 1024
+    broken = json.loads(await engine.load("{}", "own files", {"mobile_sam.pt": Source(pt(state)[:-9])}, None, ""))
+    assert broken["error"]["code"] == "bad_weights" and "zip" in broken["error"]["message"]
 
 
 async def test_another_picture_and_none(engine):

@@ -117,7 +117,10 @@ class Segmentation:
         """params: {tokens, mask}: be ready for prompts of so many tokens (a point is one, a box two, and one more where there
         is no box), with a mask or without. The first of its kind would wait for that; answers the milliseconds it took."""
         began = time.perf_counter()
-        await self._segmenter.prepare(int(params["tokens"]), bool(params.get("mask")))
+        tokens = params.get("tokens")
+        if not isinstance(tokens, int) or not 2 <= tokens <= 64:
+            raise BadInput(f"prepare: tokens is a number from 2 to 64, got {tokens!r}")
+        await self._segmenter.prepare(tokens, bool(params.get("mask")))
         return {"ms": (time.perf_counter() - began) * 1000}
 
     def _is_set(self, wanted: Any) -> None:
