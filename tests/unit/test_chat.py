@@ -258,6 +258,16 @@ def test_a_template_that_fails_is_told_in_words(source, words):
         ChatTemplate(source, tokenizer("bytes")).encode([{"role": "user", "content": "x"}])
 
 
+def test_preparing_says_nothing_of_a_bad_template():
+    bad = ChatTemplate("{% for %}", tokenizer("bytes"))
+    bad.prepare()
+    with pytest.raises(ValueError, match="no Jinja template"):
+        bad.encode([{"role": "user", "content": "x"}])
+    good = ChatTemplate(cases.TEMPLATES["turns"], tokenizer("bytes"))
+    good.prepare()
+    assert good.encode([{"role": "user", "content": "x"}]) == chat("bytes", "turns").encode([{"role": "user", "content": "x"}])
+
+
 @pytest.mark.parametrize("messages", [[], [5], [{}], [{"role": "user"}], [{"role": "user", "content": ["x"]}], ["hi"]])
 def test_messages_that_are_none(messages):
     with pytest.raises(ValueError, match="chat: "):

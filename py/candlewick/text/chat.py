@@ -10,6 +10,7 @@ To a template, a message looks as it was written: `Hidden` compares, searches an
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import itertools
 import json
@@ -56,6 +57,13 @@ class ChatTemplate:
         if self._tokenizer.add_bos and self._tokenizer.bos is not None and ids[:1] != [self._tokenizer.bos]:
             ids.insert(0, self._tokenizer.bos)
         return ids
+
+    def prepare(self) -> None:
+        """Do now what would else be done at the first `encode`: tables are made, the template is compiled (a tenth of a second
+        in a page, which can pass while weights come in). What is wrong with a template is told at `encode`."""
+        self._tokenizer.encode("a")
+        with contextlib.suppress(ValueError):
+            _ = self._template
 
     def render(self, messages: Sequence[Mapping[str, str]], add_generation_prompt: bool = True, go_on: bool = False) -> str:
         """The text of a chat, to look at."""
