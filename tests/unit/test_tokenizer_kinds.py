@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 import tokenizers as native
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, trainers
 
 from candlewick.text import split
@@ -329,6 +331,17 @@ def test_without_bytes_what_is_unknown_is_the_unknown_token():
     for text in ["\U00020000", "a\U00020000\U00020001b", "ok \U00020000."]:
         ids = ours.encode(text)
         assert ids == theirs.encode(text, add_special_tokens=False).ids and ids.count(ours.added["<unk>"]) == 1
+
+
+@pytest.mark.parametrize("kind", cases.TOKENIZERS)
+@settings(max_examples=300, deadline=None)
+@given(text=st.text(alphabet=st.characters(exclude_categories=["Cs"], exclude_characters="▁")))
+def test_any_text_comes_back(kind, text):
+    """BR-13: decode(encode(t)) == t, whatever t begins and ends with."""
+    ours = load_tokenizer("json", cases.TOKENIZERS[kind]())
+    for special in (False, True):
+        assert ours.decode(ours.encode(text, special), special=True) == text
+    assert ours.decode(ours.encode(text, first=False), start=False) == text
 
 
 # ---- streaming (BR-16) --------------------------------------------------------------------------------------------

@@ -34,7 +34,7 @@ _CODES = {ord(c): b for c, b in CHAR_TO_BYTE.items()}
 
 def spell(text: str) -> str:
     """Text -> its UTF-8 bytes, each as the character that stands for it."""
-    return text.encode().decode("latin-1").translate(BYTE_TO_CHAR)
+    return text.encode("utf-8", "replace").decode("latin-1").translate(BYTE_TO_CHAR)
 
 
 def unspell(piece: str) -> bytes:
