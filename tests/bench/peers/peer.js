@@ -1,6 +1,6 @@
 // A peer in a page of its own. What runs is named after # in the address, as JSON: {module, peer, threads, ...}; module is
-// whisper, segment or generate, peer one of its functions. Times are milliseconds of performance.now(), which counts from the
-// navigation, as in the page that measures Candlewick.
+// whisper, segment or generate, peer one of its functions; prime: the visit only fills caches. Times are milliseconds of
+// performance.now(), which counts from the navigation, as in the page that measures Candlewick.
 const settings = JSON.parse(decodeURIComponent(location.hash.slice(1)));
 
 const opened = import(`./${settings.module}.js`).then((module) => module[settings.peer](settings));

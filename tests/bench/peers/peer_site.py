@@ -100,28 +100,31 @@ class PeerBench:
     """One peer in Chromium, with a profile of its own. settings: see peer.js."""
 
     def __init__(self, address: str, profile: Path, module: str, peer: str, **settings: Any):
-        chosen = json.dumps({"module": module, "peer": peer, **settings})
-        self.url = f"{address}/page.html#{urllib.parse.quote(chosen)}"
+        self.address, self.settings = address, {"module": module, "peer": peer, **settings}
         self.profile = profile
 
-    def start(self, runs: int, settle: bool = False) -> dict[str, Any]:
-        """A new browser process -> {"first": ..., "again": [...]}; one repetition warms up and is not counted."""
+    def start(self, runs: int, prime: bool = False) -> dict[str, Any]:
+        """A new browser process -> {"first": ..., "again": [...]}; one repetition warms up and is not counted.
+
+        prime: a visit that only fills the profile's caches; the page may do less work then.
+        """
+        chosen = json.dumps({**self.settings, "prime": prime})
         with web.chromium(self.profile) as context:
-            page = web.open_page(context, self.url)
+            page = web.open_page(context, f"{self.address}/page.html#{urllib.parse.quote(chosen)}")
             web.wait_for(page, "window.bench")
             first = web.evaluate(page, "window.bench.first()")
             again: list[Any] = []
-            if runs or settle:
+            if runs or prime:
                 web.evaluate(page, "window.bench.again(1)")
             if runs:
                 again = web.evaluate(page, "runs => window.bench.again(runs)", runs)
-            if settle:
+            if prime:
                 time.sleep(SETTLE_SECONDS)
         return {"first": first, "again": again}
 
     def prime(self) -> None:
         for _ in range(2):
-            self.start(0, settle=True)
+            self.start(0, prime=True)
 
 
 def numbers_of(start: Mapping[str, Any]) -> dict[str, list[float]]:
