@@ -293,6 +293,20 @@ def test_damaged_gguf_tokenizer_is_told_in_words(key, value, words):
         load_tokenizer("gguf", {f"tokenizer.ggml.{k}": v for k, v in {**good, key: value}.items()})
 
 
+def test_ends_that_are_no_control_tokens_in_the_file_are_so_here():
+    """BR-14: the end of a turn, marked as an ordinary token, is not what somebody types."""
+    tokens, merges = ["<", "e", ">", "<e", "<e>"], ["< e", "<e >"]
+    meta = {"model": "gpt2", "pre": "default", "tokens": tokens, "merges": merges, "eot_token_id": 4}
+    spec = {"model": {"type": "BPE", "vocab": {token: i for i, token in enumerate(tokens)}, "merges": merges},
+            "pre_tokenizer": {"type": "Sequence", "pretokenizers": [
+                {"type": "ByteLevel", "use_regex": False, "add_prefix_space": False}]}}
+    read = [load_tokenizer("json", spec, {"eos_token_id": [4]}),
+            load_tokenizer("gguf", {f"tokenizer.ggml.{k}": v for k, v in meta.items()})]
+    for ours in read:
+        assert ours.encode("<e>", special=True) == [4] and ours.ends == {4} and ours.decode([0, 4, 1]) == "<e"
+    assert read[0].encode("<e>") == [3, 2] and 4 not in read[1].encode("<e>")
+
+
 def test_a_token_number_beyond_the_vocabulary_is_none():
     """What some files write where they have none: the largest number of 32 bits."""
     meta = {"model": "gpt2", "tokens": ["a"], "merges": [], "bos_token_id": 2**32 - 1, "add_bos_token": True}

@@ -104,8 +104,8 @@ class Model:
             if char in vocab:
                 pieces.append(char)
                 continue
-            as_bytes = [f"<0x{b:02X}>" for b in char.encode()] if self._fallback else [""]
-            if all(map(vocab.__contains__, as_bytes)):
+            as_bytes = [f"<0x{b:02X}>" for b in char.encode()]
+            if self._fallback and all(map(vocab.__contains__, as_bytes)):
                 pieces += as_bytes
             elif self.unknown is not None and not (self._fuse and pieces and pieces[-1] == UNKNOWN):
                 pieces.append(UNKNOWN)

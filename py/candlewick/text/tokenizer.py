@@ -20,8 +20,12 @@ from candlewick.text.normalize import Normal
 from candlewick.text.patterns import members, stand_ins
 from candlewick.text.split import AFTER, INSIDE, START, Step, run
 
-# Added tokens that look so steer something, whether a file calls them special or not.
-_LOOKS_LIKE_CONTROL = re.compile(r"[<\[]\S*[>\]]")
+_BRACKETS = re.compile(r"[<\[]\S*[>\]]")
+
+
+def looks_like_control(text: str) -> bool:
+    """Whether a token's name says that it steers something, whatever the file says: <|end|>, </s>, [INST]."""
+    return bool(_BRACKETS.fullmatch(text))
 
 
 class Added(NamedTuple):
@@ -38,7 +42,7 @@ class Added(NamedTuple):
     @property
     def controls(self) -> bool:
         """Whether only a caller who asks for it may get it."""
-        return self.special or bool(_LOOKS_LIKE_CONTROL.fullmatch(self.text))
+        return self.special or looks_like_control(self.text)
 
 
 class Tokenizer:

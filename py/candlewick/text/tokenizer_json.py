@@ -13,7 +13,7 @@ from candlewick.text.bpe import BPE, SPACE, Model, unspell
 from candlewick.text.normalize import from_json as normal_from_json
 from candlewick.text.split import from_json as split_from_json
 from candlewick.text.split import steps_of
-from candlewick.text.tokenizer import Added, Tokenizer
+from candlewick.text.tokenizer import Added, Tokenizer, looks_like_control
 from candlewick.text.unigram import Unigram, WordPiece
 
 END_NAMES = frozenset((
@@ -74,6 +74,9 @@ def from_json(data: str | Mapping[str, Any], config: Mapping[str, Any] | None = 
     eos = named(config.get("eos_token"))
     eos = ends[0] if eos is None and ends else eos
     ends += [eos, *(token.id for token in added if token.text in END_NAMES)]
+    steering = {i for i in (bos, *ends) if i is not None} - set(names.values())
+    if steering:  # the list of added tokens forgets them
+        added += [Added(piece, i) for piece, i in vocab.items() if i in steering and looks_like_control(piece)]
     unknown = named(model.get("unk_token")) if kind != "Unigram" else _token_id(model.get("unk_id"), "model.unk_id")
     if unknown in ends:  # typed text must not become it: what is unknown is left out
         unknown = None

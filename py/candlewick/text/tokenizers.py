@@ -17,7 +17,7 @@ import numpy as np
 
 from candlewick.text.bpe import BPE, SPACE, Model, ScoredBPE, unspell
 from candlewick.text.split import WHOLE_WORDS, preset
-from candlewick.text.tokenizer import Added, Stream, Tokenizer
+from candlewick.text.tokenizer import Added, Stream, Tokenizer, looks_like_control
 from candlewick.text.tokenizer_json import END_NAMES, from_json, sentence_bytes
 
 __all__ = ["Stream", "Tokenizer", "load_tokenizer"]
@@ -52,7 +52,12 @@ def _from_gguf(meta: Mapping[str, Any]) -> Tokenizer:
                          "tokenizers of this kind are not read here")
     tokens = _strings(get("tokens"), "tokens")
     n = len(tokens)
-    types = _numbers(get("token_type"), "token_type", n, NORMAL)
+    types = _numbers(get("token_type"), "token_type", n, NORMAL).copy()
+    names = ("bos", "eos", "eot", "eom", "unknown")
+    bos, eos, eot, eom, unknown = (_token_id(get(f"{name}_token_id"), name, n) for name in names)
+    for i in (bos, eos, eot, eom):  # some files forget to say so
+        if i is not None and looks_like_control(tokens[i]):
+            types[i] = CONTROL
     vocab = dict(zip(tokens, range(n)))
     listed = np.flatnonzero((types == CONTROL) | (types == USER)).tolist()
     added = [Added(tokens[i], i, special=bool(types[i] != USER)) for i in listed]
@@ -60,9 +65,7 @@ def _from_gguf(meta: Mapping[str, Any]) -> Tokenizer:
     never = {tokens[i] for i in control} | {token.text for token in added if token.controls}
     for name in never:  # no merging of typed text may end there
         vocab.pop(name, None)
-    bos, eos, unknown = (_token_id(get(f"{name}_token_id"), name, n) for name in ("bos", "eos", "unknown"))
-    ends = {_token_id(get(f"{name}_token_id"), name, n) for name in ("eot", "eom")}
-    ends |= {token.id for token in added if token.text in END_NAMES}
+    ends = {eot, eom, *(token.id for token in added if token.text in END_NAMES)}
     if unknown is not None and types[unknown] == CONTROL:  # typed text must not become it: what is unknown is left out
         unknown = None
     pre = str(get("pre", "default"))
