@@ -20,6 +20,7 @@ from candlewick.text.normalize import Normal
 from candlewick.text.patterns import members, stand_ins
 from candlewick.text.split import AFTER, INSIDE, START, Step, run
 
+_SPACES = re.compile(r"[^\S\x1c-\x1f]*")
 _BRACKETS = re.compile(r"[<\[]\S*[>\]]")
 
 
@@ -206,7 +207,7 @@ class Finder:
             before = text[at:start]
             parts.append(before.rstrip() if token.lstrip else before)
             parts.append(token.id)
-            at = end + (len(text[end:]) - len(text[end:].lstrip()) if token.rstrip else 0)
+            at = _SPACES.match(text, end).end() if token.rstrip else end  # type: ignore[union-attr]
         parts.append(text[at:])
         return [part for part in parts if part != ""]
 
