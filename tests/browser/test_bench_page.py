@@ -130,6 +130,12 @@ def test_no_browser_is_one_sentence(tmp_path, monkeypatch):
         web.chromium_path()
 
 
+def test_no_playwright_is_one_sentence(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "playwright.sync_api", None)
+    with pytest.raises(Failure, match=r"pip install playwright"), web.chromium(tmp_path):
+        pass
+
+
 def test_a_recording_of_another_kind_becomes_wav(tmp_path, noise):
     soundfile = pytest.importorskip("soundfile", reason="FLAC wants soundfile")
     samples, rate = soundfile.read(noise, dtype="float32", always_2d=True)

@@ -77,7 +77,12 @@ def chromium_path() -> str | None:
 @contextlib.contextmanager
 def chromium(profile: Path) -> Iterator[Any]:
     """A new headless Chromium process with the caches in `profile`. -> Playwright's context."""
-    from playwright.sync_api import Error, sync_playwright
+    try:
+        from playwright.sync_api import Error, sync_playwright
+    except ModuleNotFoundError:
+        raise Failure(f"--browser drives Chromium through Playwright, which is not here: {sys.executable} -m pip install "
+                      "playwright; and Chromium from your system's packages, or: python -m playwright install chromium"
+                      ) from None
 
     arguments = list(ARGUMENTS)
     if hasattr(os, "geteuid") and os.geteuid() == 0:
