@@ -165,26 +165,31 @@ class Answer:
     # ---- the steps ----------------------------------------------------------------------------------------------
 
     async def read_prompt(self) -> AsyncIterator[dict[str, Any]]:
-        """Reads what the cache does not hold yet; at least the last token, for what follows it."""
+        """Reads what the cache does not hold yet; at least the last tokens, for what follows them.
+
+        Executors may compute a token by itself more exactly than many at once. So that a prompt gives the same numbers whether
+        or not its beginning was read before, it is never read by a single token, unless it is one.
+        """
         prompt, past = self.prompt, self.generator.past
-        done = common(past, prompt[:-1])
+        done = common(past, prompt[:-2])
         del past[done:]
         self.reused = done
         yield {"event": "prefill", "done": done, "total": len(prompt)}
         while done < len(prompt):
             if self.is_over():
                 return
-            piece = prompt[done : done + CHUNK]
-            fetch = SEEN if done + len(piece) == len(prompt) else ()
-            if len(piece) == 1:
-                self.outputs = await self.executor.run("decode", {"tokens": [piece], "pos": done}, fetch)
+            left = len(prompt) - done
+            piece = prompt[done : done + (CHUNK - 1 if left == CHUNK + 1 else CHUNK)]
+            fetch = SEEN if len(piece) == left else ()
+            if left == 1:
                 self.entry = "decode"
+                self.outputs = await self.executor.run("decode", {"tokens": [piece], "pos": done}, fetch)
             else:
+                self.entry = "prefill"
                 tokens = np.zeros((1, CHUNK), np.int32)
                 tokens[0, : len(piece)] = piece
                 inputs = {"tokens": tokens, "pos": done, "count": len(piece), "last": len(piece) - 1}
                 self.outputs = await self.executor.run("prefill", inputs, fetch)
-                self.entry = "prefill"
             past += piece
             done += len(piece)
             yield {"event": "prefill", "done": done, "total": len(prompt)}

@@ -22,7 +22,7 @@ IGNORED = ("*.rotary_emb.inv_freq",)  # some files keep the rotary frequencies; 
 TIED = ("lm_head.weight",)  # or the output matrix, although it is the token embedding
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class LoadedModel:
     """A checkpoint, read and checked; its data is still where it was."""
 
