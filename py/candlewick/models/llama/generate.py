@@ -10,6 +10,7 @@ numbers; an answer ends, and says so, with the token that comes after the last t
 
 from __future__ import annotations
 
+import asyncio
 import math
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -61,6 +62,7 @@ class Generator:
         model = await load_model(checkpoint, capacity)
         if on_progress:
             on_progress("memory", 0, model.memory_estimate()["total"], "bytes")
+        asyncio.get_running_loop().call_soon(model.chat.prepare)  # while weights are on their way
         await executor.load(model.programs, model.weights, on_progress)
         return cls(model, executor)
 
