@@ -193,6 +193,16 @@ def test_clicks_on_corners_borders_and_twice_in_the_same_place(page):
     assert points[0]["x"] < 1 and points[0]["y"] < 1 and points[3]["x"] > 639 and points[3]["y"] > 426
 
 
+def test_stop_while_the_picture_is_looked_at_and_a_click_after(page, shared):
+    give(page, "stopped.jpg", (shared / "data/images/dog.jpg").read_bytes(), "image/jpeg")
+    expect(page.locator("#doing")).to_have_text("Looking at the picture", timeout=DONE_MS)
+    page.get_by_role("button", name="Stop", exact=True).click()
+    expect(page.locator("#job")).to_have_attribute("aria-busy", "false", timeout=10_000)
+    expect(page.locator("#job-facts")).not_to_contain_text("encoded in")
+    answered(page, lambda: page.mouse.click(*at(page, 0.5, 0.5)))  # which looks at it after all
+    expect(page.locator("#job-facts")).to_contain_text("encoded in")
+
+
 def test_everything_can_be_stopped(page):
     page.get_by_role("button", name="Sample: a rocket").click()
     wait_encoded(page, "Sample rocket")

@@ -14,7 +14,7 @@ from playwright.sync_api import expect
 from candlewick.commands.browser import chromium_path
 from tests.browser.engine_site import open_page, serving
 from tests.browser.pages import ROOT, give, visit, wait_ready
-from tests.browser.test_page_segment import answered, at, drag, masks, saved, wait_encoded
+from tests.browser.test_page_segment import DONE_MS, answered, at, drag, masks, saved, wait_encoded
 from tests.browser.test_page_segment_models import image, picture, png
 
 MINIATURE = ROOT / "models/test-sam"
@@ -115,6 +115,31 @@ def test_a_picture_comes_from_the_clipboard_and_the_cut_out_goes_there(browser, 
         assert copied.size == (np.ptp(columns) + 1, np.ptp(rows) + 1)
         page.keyboard.press("Control+v")  # what was copied, by the browser itself
         wait_encoded(page, "Pasted 2")
+
+
+def test_what_comes_after_a_first_click_is_prepared_while_nobody_asks(browser, site):
+    """Prompts of another size want a program of their own; the usual ones are there before they are asked for."""
+    with visit(browser, site, "/web/segment/", permissions=["clipboard-read", "clipboard-write"]) as page:
+        use_miniature(page)
+        give(page, "waves.png", png(picture()), "image/png")
+        wait_encoded(page, "waves.png")
+        page.get_by_label("Show what a click would take").uncheck()
+        assert "decode_3" not in entries(page)
+        answered(page, lambda: page.mouse.click(*at(page, 0.5, 0.5)))
+        for _ in range(100):
+            if {"decode_3", "decode_4", "decode_5"} <= set(entries(page)):
+                break
+        else:
+            pytest.fail(f"not prepared: {entries(page)}")
+
+
+def entries(page) -> list[str]:
+    """What the engine has loaded, as the diagnostics tell while it has nothing else to do."""
+    page.evaluate("() => navigator.clipboard.writeText('')")
+    page.locator("#diagnostics").click()
+    page.wait_for_function("async () => (await navigator.clipboard.readText()).length > 0", timeout=DONE_MS)
+    described = json.loads(page.evaluate("() => navigator.clipboard.readText()"))["engine"]["describe"]
+    return described["model"]["entries"] if described else []
 
 
 def show_something(page) -> None:
