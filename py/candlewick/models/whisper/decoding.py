@@ -78,8 +78,9 @@ class Rules:
             sums.append(special_sum)
         if allowed.first < allowed.stop:
             times = step["times"][0, allowed.first - self.timestamp_begin : allowed.stop - self.timestamp_begin]
-            best, total = int(times.argmax()), _log_sum(times)
-            time = float(times[best]), allowed.first + best
+            best = int(times.argmax())
+            time = times.item(best), allowed.first + best
+            total = time[0] + math.log(np.exp(times - time[0]).sum())
             if self.timestamps and (not candidates or total > max(candidates)[0]):
                 return time[1], time[0] - total  # all timestamps together outweigh any other token
             candidates.append(time)
