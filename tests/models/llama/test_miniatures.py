@@ -24,6 +24,8 @@ GOLDEN = np.load(Path(make.__file__).with_name("golden.npz"))
 PINNED = json.loads(Path(make.__file__).with_name("pinned.json").read_text())
 FORMATS = [(name, kind) for name in make.MINIATURES for kind in ("folder", "gguf")] + [("test-llama", "llama2c")]
 """The other miniatures have what llama2.c's header cannot say: head width, bias, rotary base."""
+CASES = [(executor, *case) for executor in ("numpy", "wasm") for case in FORMATS] + [
+    ("webgpu", name, "folder") for name in make.MINIATURES]
 TOLERANCE = 5e-5  # logits go up to 25
 
 
@@ -60,8 +62,7 @@ async def prefilled(executor, ids: list[int]) -> dict[str, np.ndarray]:
     return outputs
 
 
-@pytest.mark.parametrize("executor_name", ["numpy", "wasm"])
-@pytest.mark.parametrize(("name", "kind"), FORMATS)
+@pytest.mark.parametrize(("executor_name", "name", "kind"), CASES)
 async def test_every_format_gives_the_logits_of_transformers(executor_name, name, kind, tmp_path):
     """BR-29: rotary layout, base, scaling and head width are right at positions 0, 1, 50 and the last, by both entries."""
     _, executor = await loaded(executor_name, opened(name, kind, tmp_path))
