@@ -38,7 +38,7 @@ async function show() {
     facts.noThreads
       ? line("no", "One thread", `${sentence(facts.noThreads)} Everything works, but slower.`)
       : line("yes", facts.cores > 1 ? `${facts.cores} processor cores` : "One processor core", "The page is isolated, so threads may share memory."),
-    line(gpu.available ? (gpu.software ? "partly" : "yes") : "no", "WebGPU", `${sentence(gpu.words)} Not used yet: today's models run on the processor.`),
+    line(gpu.available ? (gpu.software ? "partly" : "yes") : "no", "WebGPU", `${sentence(gpu.words)} ${gpu.available && !gpu.software ? "The models run on it." : "The models run on the processor instead."}`),
     line(facts.memoryGB && facts.memoryGB < 2 ? "partly" : "yes", "Memory", memory),
     line(facts.microphone ? "yes" : "no", "Microphone", facts.microphone ? "The browser asks you before a page may listen."
       : facts.secure ? "This browser offers no microphone to pages." : "Browsers allow it only on https and on localhost. Files work."),

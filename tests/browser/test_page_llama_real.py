@@ -7,8 +7,8 @@ import re
 import pytest
 from playwright.sync_api import expect
 
+from tests.browser.llama_page import WRITTEN_MS, answered, ask, dial, said
 from tests.browser.pages import ROOT, visit, wait_ready
-from tests.browser.test_page_llama import WRITTEN_MS, answered, ask, dial, said
 from tests.browser.test_page_offline import KEPT_MS, server  # noqa: F401  a fixture
 
 pytestmark = pytest.mark.skipif(not (ROOT / "models" / "smollm2-135m-instruct" / "model.gguf").is_file(),

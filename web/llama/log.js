@@ -187,7 +187,6 @@ export class Log {
   #turns = [];
   /** @type {Chat | null} */
   #chat = null;
-  #frame = 0;
   /** The answer that is being written. @type {Message | null} */
   growing = null;
 
@@ -229,14 +228,11 @@ export class Log {
     });
   }
 
-  /** The last answer has grown: draw that with the next picture. */
+  /** The last answer has grown. */
   grow() {
-    this.#frame ||= requestAnimationFrame(() => {
-      this.#frame = 0;
-      const near = this.nearEnd();
-      this.#turns.at(-1)?.draw();
-      if (near) this.toEnd();
-    });
+    const near = this.nearEnd();
+    this.#turns.at(-1)?.draw();
+    if (near) this.toEnd();
   }
 
   wholeText() {

@@ -7,11 +7,11 @@
 import { announce } from "../lib/page.js";
 import { byId, el } from "../lib/ui.js";
 
-/** A probability for people: 93%, 1.2%, under 0.1%. @param {number} logprob */
+/** A probability for people: 93%, 1.2%, < 0.1%. @param {number} logprob */
 export function formatOdds(logprob) {
   const percent = Math.exp(logprob) * 100;
   if (percent >= 99.95) return "100%";
-  if (percent < 0.1) return "under 0.1%";
+  if (percent < 0.1) return "< 0.1%";
   return `${percent < 9.95 ? percent.toFixed(1) : Math.round(percent)}%`;
 }
 

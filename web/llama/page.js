@@ -7,7 +7,7 @@ import { Link } from "../lib/link.js";
 import { listenForFiles } from "../lib/drop.js";
 import { keepOffline } from "../lib/offline.js";
 import { announce, copied, copyDiagnostics, fileName, listenForKeys, showChip } from "../lib/page.js";
-import { byId, el, saveFile, settings } from "../lib/ui.js";
+import { byId, el, saveFile, sentence, settings } from "../lib/ui.js";
 import { errorNotice, loadWords } from "../lib/words.js";
 import { Composer } from "./composer.js";
 import { canForget, forget, joined, message, newChat, titleOf, toJson, toMarkdown, toTxt } from "./conversation.js";
@@ -28,8 +28,8 @@ const LOADED = "loaded.llama";
 const isLocal = /^(localhost|127\.|\[::1\])/.test(location.hostname);
 if (isLocal || settings.get(LOADED)) void link.ready().catch(() => {});
 
-/** While an answer grows, it is kept at least this often. */
-const KEEP_MS = 2000;
+/** While an answer grows, it is kept this often, and drawn this often: drawing takes time from the threads that write it. */
+const KEEP_MS = 2000, DRAW_MS = 60;
 const IDEAS = {
   chat: ["Explain why the sky is blue, in two sentences", "Write a short poem about a candle", "Give me three names for a grey cat", "How do I make a good cup of tea?"],
   text: ["Once upon a time, there was a small candle", "The first thing you notice about the sea is", "Dear future self,"],
@@ -78,10 +78,7 @@ async function write(goOn = false) {
   const how = { sampling: options.sampling, system: mine.mode === "chat" ? options.system : "", seed };
   const ended = writer.write(mine, how, goOn);
   writer.onProgress = (answer) => {
-    if (answer.chat === chat) {
-      if (answer.phase === "writing") log.grow();
-      showDoing();
-    }
+    if (answer.chat === chat) drawSoon();
     if (performance.now() - kept > KEEP_MS) {
       kept = performance.now();
       void store.keep(mine);
@@ -99,6 +96,16 @@ async function write(goOn = false) {
   if (mine !== chat) return;
   showAll();
   if (near) log.toEnd();
+}
+
+let drawing = 0;
+function drawSoon() {
+  drawing ||= window.setTimeout(() => requestAnimationFrame(() => {
+    drawing = 0;
+    if (writer.now?.chat !== chat) return;
+    if (writer.now.phase === "writing") log.grow();
+    showDoing();
+  }), DRAW_MS);
 }
 
 /** What a screen reader is told of an answer. @param {import("./writer.js").Answer} answer */
@@ -137,7 +144,7 @@ function failed(answer) {
       }
     }
     if (mine.messages.length) act("New conversation", () => begin(newChat(chat.mode), true));
-    note("Too long", error.message, acts);
+    note("Too long", sentence(error.message), acts);
   } else {
     act("Try again", () => {
       if (chat.messages.at(-1)?.role === "assistant") chat.messages.pop();
@@ -260,7 +267,7 @@ function showDoing() {
     }
   } else if (link.info && !link.info.chat && chat.mode === "chat") {
     words = "This model has no chat template: it may not answer like one.";
-  } else if (matchMedia("(hover: hover)").matches) {
+  } else if (!chat.messages.length && matchMedia("(hover: hover)").matches) {
     words = "Enter sends, Shift and Enter is a new line";
   }
   if (view.doing.textContent !== words) view.doing.textContent = words;

@@ -56,7 +56,11 @@ export async function remove(id) {
   }
 }
 
-/** The conversation that this tab had open, or another tab before it. @returns {Promise<Chat | null>} */
+const lockOf = (/** @type {string} */ id) => `candlewick chat ${id}`;
+/** Lets go of the one that was open before. */
+let release = () => {};
+
+/** The conversation that this tab had open, or a tab before it; not one that another tab has now. @returns {Promise<Chat | null>} */
 export async function last() {
   let id = "";
   try {
@@ -64,13 +68,19 @@ export async function last() {
   } catch {
     // forbidden
   }
-  id ||= settings.get("llama.chat");
+  if (!id) {
+    id = settings.get("llama.chat");
+    const { held } = await navigator.locks?.query() ?? {};
+    if (held?.some(({ name }) => name === lockOf(id))) return null;
+  }
   return id ? read(id) : null;
 }
 
-/** Remember which one is open. @param {string} id */
+/** Remember which one is open, and let other tabs see that it is. @param {string} id */
 export function isOpen(id) {
   settings.set("llama.chat", id);
+  release();
+  void navigator.locks?.request(lockOf(id), { mode: "shared" }, () => new Promise((resolve) => { release = () => resolve(undefined); }));
   try {
     sessionStorage.setItem("candlewick.chat", id);
   } catch {
