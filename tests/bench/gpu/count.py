@@ -2,8 +2,8 @@
 
     PYTHONPATH=py python tests/bench/gpu/count.py [MODEL] [--position 200] [--json]
 
-No device is needed. "Bytes" are what the instructions of the optimised Program read and write, each operand once; "floor" counts
-weights and state once and of the activations only what enters and leaves the Program. Times come from published figures.
+No device is needed. "Bytes" are what the instructions of the optimised Program read and write, each operand once; "floor"
+counts weights and state once and of the activations only what enters and leaves the Program. Times come from published figures.
 """
 
 from __future__ import annotations
@@ -71,9 +71,9 @@ def main() -> None:
         print(json.dumps(rows))
         return
     for row in rows:
-        print(f"{row['entry']}: {row['dispatches']} dispatches ({row['dispatches_a_layer']} a layer) of {row['pipelines']} pipelines; "
-              f"{row['operations'] / 1e9:.2f} G operations; {row['bytes'] / 1e6:.1f} MB, floor {row['floor_bytes'] / 1e6:.1f} MB "
-              f"({row['bytes'] / row['floor_bytes']:.2f})")
+        print(f"{row['entry']}: {row['dispatches']} dispatches ({row['dispatches_a_layer']} a layer) of {row['pipelines']} "
+              f"pipelines; {row['operations'] / 1e9:.2f} G operations; {row['bytes'] / 1e6:.1f} MB, "
+              f"floor {row['floor_bytes'] / 1e6:.1f} MB ({row['bytes'] / row['floor_bytes']:.2f})")
         print("  " + ", ".join(f"{kernel} {n}" for kernel, n in row["kernels"].items()))
         print("  " + ", ".join(f"{name} {ms} ms" for name, ms in row["floor_ms"].items()))
 
