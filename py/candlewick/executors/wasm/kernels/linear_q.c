@@ -37,16 +37,10 @@ static int32_t one_row(const linear_q_args *a, const Context *c, QType t) {
     uint32_t stride = q_panel_bytes(t, a->k);
     const uint8_t *w = AT(uint8_t, a->w), *times = AT(uint8_t, a->times);
     float sums[2 * QPANEL] __attribute__((aligned(16)));
-    /* Each thread takes a large stretch first, then small pieces, so that all end together. */
-    int32_t large = panels * 3 / 4 / c->n_threads, small = most(1, panels / (24 * c->n_threads)), n = c->n_threads;
-    for (int32_t number; (number = claim(1)) < n || n * large + (number - n) * small < panels;) {
-        int32_t p = number < n ? number * large : n * large + (number - n) * small;
-        int32_t end = number < n ? p + large : least(p + small, panels);
-        for (; p < end; p++) {
-            vector_panel(a->w_dtype, c->scratch, w + (uint32_t)p * stride, a->k, sums);
-            if (times) vector_panel(a->w_dtype, c->scratch, times + (uint32_t)p * stride, a->k, sums + QPANEL);
-            finish_panel(a, sums, times ? sums + QPANEL : 0, p, 0, 1);
-        }
+    for (int32_t p; (p = claim_apart(c, panels)) < panels;) {
+        vector_panel(a->w_dtype, c->scratch, w + (uint32_t)p * stride, a->k, sums);
+        if (times) vector_panel(a->w_dtype, c->scratch, times + (uint32_t)p * stride, a->k, sums + QPANEL);
+        finish_panel(a, sums, times ? sums + QPANEL : 0, p, 0, 1);
     }
     return DONE;
 }

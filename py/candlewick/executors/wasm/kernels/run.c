@@ -3,6 +3,12 @@
 
 Control shared_control;
 
+/* Everything to claim is there again; only one thread does this, while the others wait. */
+static void offer_again(int32_t n_threads) {
+    shared_control.next = 0;
+    for (int32_t i = 0; i < least(n_threads, MOST_THREADS); i++) shared_control.stretch[i].taken = 0;
+}
+
 #ifdef __wasm_atomics__
 /* About 70 microseconds of looking before sleeping. Waking a sleeper takes some 30, in which the others reach the next barrier
  * and fall asleep there if they look for less than that: then all threads sleep at every barrier, for good, and small kernels
@@ -12,7 +18,7 @@ enum { SPINS = 100000 };
 
 int32_t meet(const Context *c) {
     if (c->n_threads == 1) {
-        shared_control.next = 0;
+        offer_again(1);
         return LOOK(stop);
     }
     int32_t stop = LOOK(stop);
@@ -20,7 +26,7 @@ int32_t meet(const Context *c) {
     int32_t generation = LOOK(generation);
     if (__atomic_fetch_add(&shared_control.arrived, 1, __ATOMIC_SEQ_CST) == c->n_threads - 1) {
         __atomic_store_n(&shared_control.arrived, 0, __ATOMIC_SEQ_CST);
-        __atomic_store_n(&shared_control.next, 0, __ATOMIC_SEQ_CST);
+        offer_again(c->n_threads);
         __atomic_store_n(&shared_control.generation, generation + 1, __ATOMIC_SEQ_CST);
         if (LOOK(sleepers)) __builtin_wasm_memory_atomic_notify(&shared_control.generation, 0x7fffffff);
         return LOOK(stop);
@@ -40,8 +46,7 @@ static void fail(void) {
 }
 #else
 int32_t meet(const Context *c) {
-    (void)c;
-    shared_control.next = 0;
+    offer_again(c->n_threads);
     return *(volatile int32_t *)&shared_control.stop;
 }
 static void fail(void) { shared_control.stop = FAILED; }
@@ -51,7 +56,7 @@ static void fail(void) { shared_control.stop = FAILED; }
 __attribute__((export_name("begin"))) void begin(void) {
     shared_control.arrived = 0;
     shared_control.sleepers = 0;
-    shared_control.next = 0;
+    offer_again(MOST_THREADS);
 }
 
 __attribute__((export_name("control"))) void *control(void) { return &shared_control; }
