@@ -49,6 +49,19 @@ async def test_members_are_where_the_directory_says(data):
         assert await unpacked(data) == FILES
 
 
+async def test_only_the_members_that_are_wanted_are_looked_at():
+    class Counted(MemorySource):
+        reads = 0
+
+        async def read(self, start: int, end: int) -> bytes:
+            self.reads += 1
+            return await super().read(start, end)
+
+    source = Counted(made())
+    assert list(await read_directory(source, lambda name: name.endswith(".pkl"))) == ["m/data.pkl"]
+    assert source.reads == 3  # the end, the directory, one header
+
+
 async def test_packed_members():
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:

@@ -77,20 +77,10 @@ async def read_state_dict(source: ByteSource, file: str | None = None) -> StateD
     """
     name, file = source.name, file or source.name
     members = await read_directory(source)
-    pickles = [path for path in members if path.rpartition("/")[2] == "data.pkl"]
-    if len(pickles) != 1:
-        raise WeightsError(f"{name}: wanted one data.pkl in the zip, found {len(pickles)}; this is not a PyTorch file")
-    pickled = members[pickles[0]]
-    if pickled.size > MAX_PICKLE:
-        raise WeightsError(f"{name}: its data.pkl has {pickled.size} bytes, at most {MAX_PICKLE} are read")
-    _check_stored(pickled, name)
-    data = await source.read(pickled.start, pickled.start + pickled.size)
-    if zlib.crc32(data) != pickled.crc:
-        raise WeightsError(f"{name}: {pickled.name} does not have the checksum it should; the file is damaged")
-    folder = pickles[0].removesuffix("data.pkl")
+    folder, views = await _read_pickle(source, members)
     tensors: dict[str, TensorInfo] = {}
     sources: dict[str, ByteSource] = {file: source}
-    for key, strided in _tensors(Machine(data, name).run(), name).items():
+    for key, strided in views.items():
         where, path = f"{name}: tensor {key!r}", f"{folder}data/{strided.storage.key}"
         if path not in members:
             raise WeightsError(f"{name}: tensor {key!r} lies in {path}, which is not in the zip")
@@ -107,6 +97,32 @@ async def read_state_dict(source: ByteSource, file: str | None = None) -> StateD
             start = 0
         tensors[key] = TensorInfo(key, dtype, shape, place, start, start + n_bytes)
     return StateDict(tensors, sources)
+
+
+async def read_names(source: ByteSource) -> list[str]:
+    """Names of the tensors alone, which is much less to read."""
+    _, views = await _read_pickle(source, await read_directory(source, _is_pickle))
+    return list(views)
+
+
+def _is_pickle(path: str) -> bool:
+    return path.rpartition("/")[2] == "data.pkl"
+
+
+async def _read_pickle(source: ByteSource, members: Mapping[str, Member]) -> tuple[str, dict[str, Strided]]:
+    """-> the folder in the zip that everything lies in, and the tensors as views of storages"""
+    name = source.name
+    pickles = [path for path in members if _is_pickle(path)]
+    if len(pickles) != 1:
+        raise WeightsError(f"{name}: wanted one data.pkl in the zip, found {len(pickles)}; this is not a PyTorch file")
+    pickled = members[pickles[0]]
+    if pickled.size > MAX_PICKLE:
+        raise WeightsError(f"{name}: its data.pkl has {pickled.size} bytes, at most {MAX_PICKLE} are read")
+    _check_stored(pickled, name)
+    data = await source.read(pickled.start, pickled.start + pickled.size)
+    if zlib.crc32(data) != pickled.crc:
+        raise WeightsError(f"{name}: {pickled.name} does not have the checksum it should; the file is damaged")
+    return pickles[0].removesuffix("data.pkl"), _tensors(Machine(data, name).run(), name)
 
 
 def _check_stored(member: Member, name: str) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from candlewick.weights.source import ByteSource, WeightsError, looks_like
@@ -31,8 +32,11 @@ class Member:
     crc: int  # CRC-32 of the unpacked bytes
 
 
-async def read_directory(source: ByteSource) -> dict[str, Member]:
-    """The members of a zip file by name. Raises WeightsError for what is not one, is cut short, or does not add up."""
+async def read_directory(source: ByteSource, wanted: Callable[[str], bool] | None = None) -> dict[str, Member]:
+    """The members of a zip file by name, or those of them whose names are wanted: each costs a read of its own header.
+
+    Raises WeightsError for what is not a zip file, is cut short, or does not add up.
+    """
     name, size = source.name, source.size
     at = max(0, size - TAIL)
     tail = await source.read(at, size)
@@ -48,6 +52,8 @@ async def read_directory(source: ByteSource) -> dict[str, Member]:
         raise WeightsError(f"{name}: its zip directory would be {count} entries in {length} bytes from {start}, the file has "
                            f"{size}; it is damaged")
     entries = _entries(await source.read(start, start + length), count, name)
+    if wanted:
+        entries = [entry for entry in entries if wanted(entry[1].name)]
     starts = await asyncio.gather(*[_data_start(source, header, member) for header, member in entries])
     members = {m.name: Member(m.name, at, m.size, m.packed, m.method, m.crc) for (_, m), at in zip(entries, starts)}
     if len(members) != len(entries):

@@ -10,7 +10,7 @@ from candlewick.program import Program
 from candlewick.trace import Spec, trace
 from candlewick.weights.convert.mobilesam import config_of, from_state_dict
 from candlewick.weights.load import Checkpoint, Weights, bind
-from candlewick.weights.pth import read_state_dict
+from candlewick.weights.pth import read_names, read_state_dict
 from candlewick.weights.source import MemorySource
 
 UNUSED = ("image_encoder.norm_head.*", "image_encoder.head.*")  # TinyViT's classifier, which a `.pt` still has
@@ -51,8 +51,8 @@ async def is_sam(checkpoint: Checkpoint) -> bool:
     file = pytorch_file(checkpoint)
     if file is None:
         return False
-    return any(name.removeprefix("module.").startswith("image_encoder.") for name in
-               (await read_state_dict(checkpoint.files[file])).tensors)
+    names = await read_names(checkpoint.files[file])
+    return any(name.removeprefix("module.").startswith("image_encoder.") for name in names)
 
 
 async def converted(checkpoint: Checkpoint) -> Checkpoint:
