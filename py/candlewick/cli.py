@@ -83,15 +83,18 @@ def transcribe(
     temperature: Annotated[float | None, typer.Option(min=0, max=1, help="Sample at this one, no fallback.")] = None,
     task: Annotated[Task, typer.Option(help="translate: into English (multilingual models).")] = Task.transcribe,
     timestamps: Annotated[bool, typer.Option(help="Seek by the model's timestamps; without, 30 s at a time.")] = True,
+    words: Annotated[bool, typer.Option("--words", help="Find out when each word is said (in --format json).")] = False,
+    line: Annotated[int | None, typer.Option(min=1, metavar="CHARACTERS", help=(
+        "Cut into lines of at most so many, between words; 1: a word a line."))] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress on stderr.")] = False,
 ) -> None:
     """Write down what is said in AUDIO: text on standard output, progress on standard error."""
     with failures():
         from candlewick.commands.transcribe import transcribe as run
 
-        run(audio, model, executor.value, threads, format.value, output, quiet,
+        run(audio, model, executor.value, threads, format.value, output, quiet, line,
             options={
-                "initial_prompt": prompt, "language": language, "timestamps": timestamps, "task": task.value,
+                "word_timestamps": words or line is not None, "initial_prompt": prompt, "language": language, "timestamps": timestamps, "task": task.value,
                 "temperatures": None if temperature is None else (temperature,)})
 
 

@@ -281,7 +281,7 @@ def test_bad_own_files_are_told(context, ours, tmp_path):
 
     deep = b'{"a":' * 200_000 + b"1" + b"}" * 200_000
     for files, words in (({"config.json": deep}, "nest"), ({"config.json": b'{"model_type": "bert"}'}, "bert"),
-                         ({"weights.bin": b"abc"}, "config.json"), ({"config.json": b"<!doctype html>"}, "web page")):
+                         ({"weights.bin": b"abc"}, "at least 28 bytes"), ({"config.json": b"<!doctype html>"}, "web page")):
         outcome = outcome_of(files)
         assert outcome["error"]["code"] == "bad_weights" and words in outcome["error"]["message"], outcome
     assert describe(page)["model"] is None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from candlewick.models.whisper.subtitles import clock, to_json, to_srt, to_txt, to_vtt
+from candlewick.models.whisper.subtitles import clock, in_lines, to_json, to_srt, to_txt, to_vtt
 
 RESULT = {"text": "Hello world. <b>1 & 2</b> --> end", "segments": [
     {"id": 0, "start": 0.0, "end": 2.5, "text": " Hello world."},
@@ -23,6 +23,20 @@ def test_formats():
 
 def test_nothing_said():
     assert (to_txt(EMPTY), to_srt(EMPTY), to_vtt(EMPTY)) == ("", "", "WEBVTT\n\n")
+
+
+def test_lines():
+    """Cut between words, times from the words; 1 is a word a line; what has no words stays whole."""
+    texts = [" One", " two", " three,", " incomprehensible", "."]
+    words = [{"word": text, "start": i, "end": i + 0.5} for i, text in enumerate(texts)]
+    result = {"text": "", "segments": [{"id": 0, "start": 0, "end": 9, "text": "".join(texts), "words": words},
+                                       {"id": 1, "start": 9, "end": 10, "text": " Whole segment."}]}
+    lines = in_lines(result, 8)["segments"]
+    assert [(s["id"], s["text"], s["start"], s["end"]) for s in lines] == [
+        (0, " One two", 0, 1.5), (1, " three,", 2, 2.5), (2, " incomprehensible", 3, 3.5), (3, ".", 4, 4.5),
+        (4, " Whole segment.", 9, 10)]
+    assert [s["text"] for s in in_lines(result, 1)["segments"]] == texts + [" Whole segment."]
+    assert [s["text"] for s in in_lines(result, 100)["segments"]] == [s["text"] for s in result["segments"]]
 
 
 def test_clock():

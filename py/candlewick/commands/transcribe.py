@@ -11,8 +11,8 @@ from candlewick.commands.common import Failure, emit, find_model, stdout, writab
 
 
 def transcribe(audio: Path, model: str, executor: str, threads: int | None, format: str, output: Path | None,
-               quiet: bool, options: dict[str, Any]) -> None:
-    """options: fields of TranscribeOptions, None for its default.
+               quiet: bool, line: int | None, options: dict[str, Any]) -> None:
+    """options: fields of TranscribeOptions, None for its default. line: characters in a line, for times by words.
 
     Everything that can be refused is refused before the model loads; the output appears whole or not at all."""
     if not audio.exists():
@@ -29,6 +29,8 @@ def transcribe(audio: Path, model: str, executor: str, threads: int | None, form
     result = asyncio.run(run(folder, executor, threads, samples, options, quiet))
     if not result["segments"] and not quiet:
         print("no speech found", file=sys.stderr)
+    if line is not None:
+        result = subtitles.in_lines(result, line)
     emit(getattr(subtitles, f"to_{format}")(result), output)
 
 

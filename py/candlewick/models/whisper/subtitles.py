@@ -30,6 +30,28 @@ def to_json(result: Mapping[str, Any]) -> str:
     return json.dumps(result, ensure_ascii=False, indent=2) + "\n"
 
 
+def in_lines(result: Mapping[str, Any], length: int) -> dict[str, Any]:
+    """The result with segments of at most `length` characters, cut between words that have times; 1 gives one word each.
+
+    A segment without words stays whole, and so does a word that is longer.
+    """
+    lines: list[dict[str, Any]] = []
+    for s in result["segments"]:
+        row: list[Mapping[str, Any]] = []
+        for word in s.get("words", ()):
+            if row and len("".join(w["word"] for w in (*row, word)).strip()) > length:
+                lines.append(_row(row, s))
+                row = []
+            row.append(word)
+        lines.append(_row(row, s) if row else dict(s))
+    return {**result, "segments": [{**line, "id": number} for number, line in enumerate(lines)]}
+
+
+def _row(words: list[Mapping[str, Any]], segment: Mapping[str, Any]) -> dict[str, Any]:
+    text = "".join(w["word"] for w in words)
+    return {**segment, "start": words[0]["start"], "end": words[-1]["end"], "text": text, "words": list(words)}
+
+
 def clock(seconds: float, point: str) -> str:
     """3671.5 -> 01:01:11.500"""
     ms = int(seconds * 1000 + 0.5)
