@@ -94,7 +94,8 @@ def transcribe(
 
         run(audio, model, executor.value, threads, format.value, output, quiet, line,
             options={
-                "word_timestamps": words or line is not None, "initial_prompt": prompt, "language": language, "timestamps": timestamps, "task": task.value,
+                "initial_prompt": prompt, "language": language, "timestamps": timestamps, "task": task.value,
+                "word_timestamps": words or line is not None,
                 "temperatures": None if temperature is None else (temperature,)})
 
 
