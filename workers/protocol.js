@@ -166,7 +166,9 @@ export const PYODIDE = "314.0.4";
 
 /**
  * @typedef {{id: number, start: number, end: number, text: string, tokens: number[], temperature: number,
- *   avg_logprob: number, compression_ratio: number, no_speech_prob: number}} Segment
+ *   avg_logprob: number, compression_ratio: number, no_speech_prob: number, words?: Word[]}} Segment
+ *   words: where word_timestamps was asked for
+ * @typedef {{word: string, start: number, end: number, probability: number}} Word text with its leading space, seconds
  */
 
 /**

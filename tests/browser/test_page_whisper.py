@@ -120,6 +120,30 @@ def test_sample_streams_in_then_player_and_lines_go_together(page):
     expect(place).to_have_attribute("aria-valuetext", re.compile("0:0[5-7] of"))
 
 
+def test_words_are_timed_lit_and_clicked(page):
+    page.locator("#options summary").click()
+    page.get_by_label("Time every word").check()
+    try_sample(page)
+    page.get_by_label("Time every word").uncheck()
+    page.locator("#options summary").click()  # the page goes on to the next test
+    line = page.locator("#lines li").nth(1)
+    said = line.locator(".word").all_inner_texts()
+    assert len(said) > 5 and "".join(said) == line.locator(".said").inner_text()
+    expect(page.locator("#lines .now")).to_have_count(0)
+    line.locator(".word").nth(2).click()
+    expect(line).to_have_attribute("aria-current", "true")
+    expect(page.locator("#lines .now")).to_have_count(1)
+    page.get_by_role("button", name="Pause").click()
+    start = re.match(r"0:0(\d)", line.locator(".word").nth(2).get_attribute("title"))[1]
+    place = page.get_by_role("slider", name="Place in the recording")
+    expect(place).to_have_attribute("aria-valuetext", re.compile(rf"0:0[{start}-7] of"))
+    with page.expect_download() as download:
+        page.get_by_role("button", name="JSON").click()
+    segments = json.loads(download.value.path().read_text())["segments"]
+    times = [t for s in segments for w in s["words"] for t in (w["start"], w["end"])]
+    assert times == sorted(times) and len(times) > 20
+
+
 def test_silence_is_no_speech(page):
     give(page, "silence.wav", wav(np.zeros(32_000)))
     wait_done(page, "silence.wav")

@@ -8,6 +8,7 @@ const translate = byId("translate", HTMLInputElement);
 const prompt = byId("prompt", HTMLTextAreaElement);
 const temperature = byId("temperature", HTMLSelectElement);
 const previous = byId("previous", HTMLInputElement);
+const words = byId("words", HTMLInputElement);
 let multilingual = false;
 
 /**
@@ -35,6 +36,7 @@ export function options() {
     ...(multilingual && translate.checked && { task: "translate" }),
     ...(prompt.value.trim() && { initial_prompt: prompt.value.trim() }),
     ...(temperature.value !== "auto" && { temperatures: [Number(temperature.value)] }),
+    ...(words.checked && { word_timestamps: true }),
     ...(!previous.checked && { condition_on_previous_text: false }),
   };
 }

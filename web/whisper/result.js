@@ -15,6 +15,8 @@ export class Transcript {
   /** @type {HTMLLIElement | null} */
   #pending = null;
   #current = -1;
+  /** The word that is lit. @type {HTMLElement | null} */
+  #word = null;
 
   /**
    * Called when a line is chosen.
@@ -30,13 +32,30 @@ export class Transcript {
     this.segments = [];
     this.#pending = null;
     this.#current = -1;
+    this.#word = null;
   }
 
   /** A finished segment. @param {Segment} segment */
   add(segment) {
     this.#dropPending();
     this.segments.push(segment);
-    this.#list.append(this.#line(segment.start, segment.text, segment.end));
+    const line = this.#line(segment.start, segment.text, segment.end);
+    if (segment.words?.length) line.children[1].replaceChildren(...this.#words(segment.words));
+    this.#list.append(line);
+  }
+
+  /** Each word by itself, to be lit and clicked. @param {import("../../workers/protocol.js").Word[]} words */
+  #words(words) {
+    return words.map(({ word, start, end }, i) => {
+      const text = i ? word : word.trimStart();
+      const said = el("span", { class: "word", text, title: `${formatClock(start, true)} to ${formatClock(end, true)}` });
+      said.addEventListener("click", (event) => {
+        if (getSelection()?.toString()) return;
+        event.stopPropagation();
+        this.onSeek(start);
+      });
+      return said;
+    });
   }
 
   /** The words of the window being decoded, so far. @param {string} text @param {number} start */
@@ -85,10 +104,22 @@ export class Transcript {
       else high = middle - 1;
     }
     if (found >= 0 && seconds >= this.segments[found].end) found = -1;
+    this.#light(found, seconds);
     if (found === this.#current) return;
     this.#list.children[this.#current]?.removeAttribute("aria-current");
     this.#list.children[found]?.setAttribute("aria-current", "true");
     this.#current = found;
+  }
+
+  /** Light the word being heard. @param {number} line @param {number} seconds */
+  #light(line, seconds) {
+    const words = this.segments[line]?.words;
+    const place = words ? words.findLastIndex((word) => word.start <= seconds) : -1;
+    const word = /** @type {HTMLElement | null} */ (place < 0 ? null : this.#list.children[line].children[1].children[place]);
+    if (word === this.#word) return;
+    this.#word?.classList.remove("now");
+    word?.classList.add("now");
+    this.#word = word;
   }
 
   /** Every segment of the final answer, in case a notification was dropped; nothing changes when all came. @param {Segment[]} segments */
