@@ -33,6 +33,7 @@ class Executor(enum.StrEnum):
     auto = "auto"
     numpy = "numpy"
     wasm = "wasm"
+    webgpu = "webgpu"
 
 
 class Task(enum.StrEnum):
