@@ -29,8 +29,8 @@ class Slot:
 
 @dataclass(frozen=True)
 class Entry:
-    """One Program as code: [code_start, code_end) byte addresses; `segments` gives [start, end) of each instruction. Those of one
-    that takes place inside a later kernel lie behind code_end, for `steps`.
+    """One Program as code: [code_start, code_end) byte addresses; `segments` gives [start, end) of each instruction. Those of
+    one that takes place inside a later kernel lie behind code_end, for `steps`.
 
     small: the inputs and scalars that lie together in [io, io + io_bytes), written at once before a run.
     Outputs whose address is in [out, out + out_bytes) lie together too and are read at once.

@@ -1,6 +1,7 @@
 """Programs -> one Plan. Every choice about shapes, strides and buffers is made in Python, once, at load.
 
-`views.py` is what lowering knows of a value, `lowering.py` the state of one Program, `lower_ops.py` one function an op.
+`views.py` is what lowering knows of a value, `lowering.py` the state of one Program, `lower_ops.py` and
+`lower_products.py` one function an op.
 """
 
 from __future__ import annotations
