@@ -143,11 +143,11 @@ def test_masks_are_measured_as_if_they_were_made(size, seed):
     assert np.abs(np.array(got.counts) - wanted).max() <= 2 + made.size // 100_000  # float32 sums in another order
     rows, columns = np.nonzero(made > 0)
     box = [columns.min(), rows.min(), columns.max(), rows.max()] if len(rows) else [0] * 4
-    assert np.abs(got.box - box).max() <= 1
+    assert np.abs(got.box() - box).max() <= 1
 
 
 def test_a_mask_of_nothing_and_one_of_everything():
     sizes = Sizes(300, 200, 256, 64)
     assert sizes.measure(np.full((64, 64), -9, np.float32), (0.0,)).counts == (0,)
     whole = sizes.measure(np.full((64, 64), 9, np.float32), (0.0,))
-    assert whole.counts == (60_000,) and whole.box.tolist() == [0, 0, 299, 199]
+    assert whole.counts == (60_000,) and whole.box().tolist() == [0, 0, 299, 199]

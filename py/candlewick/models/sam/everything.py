@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from candlewick.models.sam.predictor import Segmenter
 
 
+ROUGHLY = 0.1
+"""A mask whose stability on the grid of logits is lower than wanted by more than this is not measured exactly."""
+
+
 @dataclass(frozen=True)
 class EverythingOptions:
     """What a person may choose. The defaults are those of the reference, but for min_mask_region_area."""
@@ -108,7 +112,10 @@ def _keep(
     for logits, iou in zip(masks, scores):
         if iou <= options.pred_iou_thresh:
             continue
-        measured = sizes.measure(logits, (-offset, 0.0, offset))
+        thresholds = (-offset, 0.0, offset)
+        if stability(sizes.roughly(logits, thresholds)) < options.stability_score_thresh - ROUGHLY:
+            continue
+        measured = sizes.measure(logits, thresholds)
         steady = stability(measured.counts)
         if steady < options.stability_score_thresh or not measured.counts[1]:
             continue
@@ -116,7 +123,7 @@ def _keep(
         found.iou.append(float(iou))
         found.stability.append(steady)
         found.points.append(point)
-        found.boxes.append(measured.box)
+        found.boxes.append(measured.box())
 
 
 def stability(counts: Sequence[int]) -> float:
@@ -136,7 +143,7 @@ def _distinct(found: Found, options: EverythingOptions, sizes: Sizes) -> list[di
         changed = _clean(logits, options.min_mask_region_area, sizes)
         made.append((i, logits, changed, sizes.measure(logits, (0.0,))))
     if options.min_mask_region_area > 0:  # boxes may have changed; of two alike, the one that was whole before stays
-        again = regions.nms(np.stack([m.box for *_, m in made]), np.array([0.0 if c else 1.0 for _, _, c, _ in made]),
+        again = regions.nms(np.stack([m.box() for *_, m in made]), np.array([0.0 if c else 1.0 for _, _, c, _ in made]),
                             options.box_nms_thresh)
         made = [made[j] for j in again]
     made.sort(key=lambda each: -each[3].counts[0])
