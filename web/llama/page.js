@@ -29,7 +29,7 @@ const isLocal = /^(localhost|127\.|\[::1\])/.test(location.hostname);
 if (isLocal || settings.get(LOADED)) void link.ready().catch(() => {});
 
 /** While an answer grows, it is kept this often, and drawn this often: drawing takes time from the threads that write it. */
-const KEEP_MS = 2000, DRAW_MS = 60;
+const KEEP_MS = 2000, DRAW_MS = 80;
 const IDEAS = {
   chat: ["Explain why the sky is blue, in two sentences", "Write a short poem about a candle", "Give me three names for a grey cat", "How do I make a good cup of tea?"],
   text: ["Once upon a time, there was a small candle", "The first thing you notice about the sea is", "Dear future self,"],
