@@ -2,9 +2,9 @@
 
     PYTHONPATH=py python tests/bench/overhead.py [--model smollm2-135m-instruct] [--threads 2] [--rounds 3]
 
-In headless Chromium, all in one run. A step and the part of it that passes in the kernels' loop are the difference between a
-long generation and a short one of the same prompt (web/bench/generate.js); what an instruction with nothing to do costs is
-timed on the same kernel module with as many threads (tests/bench/matmul). Prints one JSON object: milliseconds a step, and
+In headless Chromium, all in one run. A step and the part of it that passes in the kernels' loop are timed in the engine
+(web/bench/generate.js: steps); what an instruction with nothing to do costs is timed on the same kernel module with as many
+threads (tests/bench/matmul). Prints one JSON object: milliseconds a step, and
 `share_outside`, what is not the kernels' own work.
 """
 

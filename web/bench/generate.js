@@ -37,27 +37,18 @@ async function once(prompt, first) {
 /** Text of the picked file, for what is measured beside the runs. */
 let prompt = '';
 
-/** Runs of the kernels in the engine and the time that they took, over one generation. @param {number} max_tokens */
-async function kernelTime(max_tokens) {
-  await generate(prompt.startsWith('0') ? '1' : '0', 1);
-  const { kernels: before } = await engine.describe();
-  const { timings, token_ids } = await generate(prompt, max_tokens);
-  const { kernels: after } = await engine.describe();
-  if (!before || !after) return null;
-  return { ms: after.ms - before.ms, steps: token_ids.length, decode_ms: timings.decode_ms };
-}
-
 /**
- * A decode step, whole and what of it the kernels' loop takes with its barriers: the difference of a long generation and a
- * short one of the same prompt. Milliseconds; null where there are no kernels.
+ * A decode step in the engine, whole and what of it passes in the kernels' loop with its barriers: a text behind a prompt that
+ * is in the KV cache already, so that only decode steps run. Milliseconds; null where there are no kernels.
  */
 async function steps() {
-  const short = await kernelTime(2);
-  const long = await kernelTime(settings.max_tokens);
-  if (!short || !long || long.steps <= short.steps) return null;
-  const count = long.steps - short.steps;
-  const step_ms = (long.decode_ms - short.decode_ms) / count;
-  const loop_ms = (long.ms - short.ms) / count;
+  await generate(prompt, 1);
+  const { kernels: before } = await engine.describe();
+  const { timings, token_ids } = await generate(prompt, settings.max_tokens);
+  const { kernels: after } = await engine.describe();
+  if (!before || !after || token_ids.length < 2) return null;
+  const step_ms = timings.decode_ms / (token_ids.length - 1);
+  const loop_ms = (after.ms - before.ms) / (after.runs - before.runs);
   return { step_ms, loop_ms, outside: 1 - loop_ms / step_ms };
 }
 
