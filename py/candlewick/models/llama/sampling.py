@@ -13,6 +13,7 @@ from bisect import bisect_right
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from operator import neg
 
 import numpy as np
 
@@ -188,9 +189,9 @@ class Sampler:
         best = scores[0]
         n = len(ids)
         if o.min_p > 0:
-            low = best + math.log(o.min_p)
-            while n > 1 and scores[n - 1] < low:
-                n -= 1
+            n = max(1, bisect_right(scores, -best - math.log(o.min_p), key=neg))
+            if n == 1:
+                return ids[0]
         if o.top_p < 1:
             weights = [math.exp(x - best) for x in scores]
             limit = o.top_p * (sum(weights) if total is None else total)
