@@ -36,7 +36,7 @@ async function once({ rgba, width, height, scale }, first) {
   const points = settings.points.map(([x, y]) => [x * scale, y * scale]);
   const box = settings.box ? settings.box.map((side) => side * scale) : null;
   if (!points.length && !box) points.push([width / 2, height / 2]);
-  const labels = settings.labels ?? points.map(() => 1);
+  const labels = settings.labels?.length ? settings.labels : points.map(() => 1);
   const click_ms = [];
   let first_mask_at = 0;
   for (let i = 0; i < (first ? 1 : CLICKS); i++) {
