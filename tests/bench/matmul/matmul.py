@@ -73,12 +73,12 @@ def linear(name: str, m: int, n: int, k: int, inner: int, ldx: int = 0, dtype: s
                 w_dtype=abi.W_DTYPES[dtype], activation=abi.ACTIVATIONS[activation])
 
 
-def attention(name: str, n_q: int, n_k: int, inner: int, heads: int = 6, d: int = 64) -> Case:
+def attention(name: str, n_q: int, n_k: int, inner: int, heads: int = 6, d: int = 64, group: int = 1) -> Case:
     width = heads * d
-    return Case(name, "attention", inner, flops=4 * heads * n_q * n_k * d, read_bytes=2 * width * n_k * 4,
+    return Case(name, "attention", inner, flops=4 * heads * n_q * n_k * d, read_bytes=2 * width // group * n_k * 4,
                 q=Room(n_q * width * 4), q_head=d, q_row=width, k=Room(n_k * width * 4), k_head=n_k * d, k_row=d,
                 v=Room(n_k * width * 4), v_head=n_k * d, v_row=d, y=Room(n_q * width * 4), y_head=d, y_row=width,
-                n_head=heads, n_group=1, n_q=n_q, n_k=n_k, d=d, scale=0.125,
+                n_head=heads, n_group=group, n_q=n_q, n_k=n_k, d=d, scale=0.125,
                 scratch=Room(abi.attention_scratch_bytes(heads, n_q, n_k, d)) if n_q >= abi.ATTENTION_PACK_MIN else 0)
 
 
@@ -103,6 +103,12 @@ CASES = [
     attention("encoder attention", 1500, 1500, 1),
     attention("decoder cross attention", 1, 1500, 50),
     attention("decoder self attention", 1, 200, 100),
+    attention("grouped attention", 1, 200, 100, heads=9, group=3),
+    attention("grouped attention, long", 1, 2000, 20, heads=9, group=3),
+    Case("barrier", "fill", 4000, read_bytes=4, dst=Room(4), count=1),
+    Case("top 128 of a vocabulary", "top_k", 50, read_bytes=49152 * 4, x=Room(49152 * 4), y=Room(512), m=1, n=49152, k=128),
+    Case("log sum of a vocabulary", "reduce", 50, read_bytes=49152 * 4, op=abi.REDUCE["log_sum_exp"], x=Room(49152 * 4),
+         y=Room(4), m=1, n=49152),
     linear("vector 384 x 384", 1, 384, 384, 300),
     linear("vector 384 x 1536", 1, 1536, 384, 100, activation="gelu"),
     linear("vector 1536 x 384", 1, 384, 1536, 100),
@@ -154,7 +160,7 @@ def measure(build: str, thread_counts: list[int], cases: list[Case], repeats: in
                 peak = report["peak_gflops"] = round(max(report.get("peak_gflops", 0), *answer["peaks"]), 1)
                 for case, result in zip(cases, answer["results"], strict=True):
                     best = min(result["times"])
-                    row: dict[str, Any] = {"ms": round(best, 4), "median_ms": round(median(result["times"]), 4)}
+                    row: dict[str, Any] = {"ms": round(best, 6), "median_ms": round(median(result["times"]), 6)}
                     if case.flops and case.read_bytes / case.flops < 0.1:
                         row["gflops"] = round(case.flops / best / 1e6, 1)
                         row["of_peak"] = round(row["gflops"] / peak / threads, 3)
