@@ -56,6 +56,8 @@ export class GpuHost {
   #device;
   #nothing;
   #staging = new Uint8Array(0);
+  /** errors of the buffers that were made, or null for each @type {Promise<any>[]} */
+  #made = [];
   /** why the device is gone, once it is */
   lost = "";
   /** rejects when the device is lost @type {Promise<never>} */
@@ -123,8 +125,10 @@ export class GpuHost {
         `GPU memory: one buffer of ${mb(size)} is wanted, this GPU allows ${mb(allowed)}; choose a smaller model or another executor`,
         { wanted: size, allowed },
       );
-    // STORAGE | COPY_DST | COPY_SRC
+    // STORAGE | COPY_DST | COPY_SRC; whether there is room is known later
+    this.#device.pushErrorScope("out-of-memory");
     this.#buffers.push(this.#device.createBuffer({ size, usage: 0x80 | 0x8 | 0x4 }));
+    this.#made.push(this.#device.popErrorScope());
     this.bytes += size;
     return this.#buffers.length - 1;
   }
@@ -142,33 +146,33 @@ export class GpuHost {
   }
 
   /**
-   * Wait for the device; errors that it found in the work so far are thrown.
-   * @template T @param {"validation" | "out-of-memory"} filter @param {() => T | Promise<T>} work @returns {Promise<T>}
+   * Do some work and wait for the device; an error that it found in it is thrown.
+   * @template T @param {() => T | Promise<T>} work @returns {Promise<T>}
    */
-  async #scoped(filter, work) {
-    this.#device.pushErrorScope(filter);
+  async #scoped(work) {
+    this.#device.pushErrorScope("validation");
     let result;
+    let error = null;
     try {
       result = await work();
     } finally {
-      var error = await Promise.race([this.#device.popErrorScope(), this.#loss]);
+      error = await Promise.race([this.#device.popErrorScope(), this.#loss]);
     }
-    if (error && filter === "out-of-memory")
-      throw new EngineError(
-        "out_of_memory",
-        `GPU memory: ${mb(this.bytes)} are wanted and the GPU has no room (${error.message}); choose a smaller model or another executor`,
-        { wanted: this.bytes, allowed: 0 },
-      );
     if (error) throw new EngineError("internal", `webgpu: ${error.message}`);
     return /** @type {T} */ (result);
   }
 
   /** Whether the buffers that were made so far are really there: a GPU without room says so only now. */
-  settle() {
-    return this.#scoped("out-of-memory", () => {
-      const probe = this.#device.createBuffer({ size: 16, usage: 0x80 });
-      probe.destroy();
-    });
+  async settle() {
+    const errors = await Promise.race([Promise.all(this.#made), this.#loss]);
+    this.#made = [];
+    const error = errors.find(Boolean);
+    if (error)
+      throw new EngineError(
+        "out_of_memory",
+        `GPU memory: ${mb(this.bytes)} are wanted and the GPU has no room (${error.message}); choose a smaller model or another executor`,
+        { wanted: this.bytes, allowed: 0 },
+      );
   }
 
   /**
@@ -179,7 +183,7 @@ export class GpuHost {
   async prepare(plan, onProgress) {
     this.#check();
     const { kernels, pipelines, entries } = JSON.parse(plan);
-    await this.#scoped("validation", async () => {
+    await this.#scoped(async () => {
       /** @type {Map<string, any>} */
       const modules = new Map();
       let done = 0;
@@ -237,7 +241,7 @@ export class GpuHost {
     // COPY_DST | MAP_READ; a run that nothing is read from is waited for too
     const back = this.#device.createBuffer({ size: Math.max(total, 16), usage: 0x8 | 0x1 });
     try {
-      await this.#scoped("validation", async () => {
+      await this.#scoped(async () => {
         const encoder = this.#device.createCommandEncoder();
         if (last > first) {
           const pass = encoder.beginComputePass();

@@ -276,3 +276,30 @@ def test_nothing_is_left_of_a_conversion_that_fails(tmp_path):
     message = failure(folder, tmp_path / "a.gguf", "--dtype", "q8_0")
     assert "model.layers.1.mlp.up_proj.weight: q8_0: cannot pack numbers that are infinite or no numbers" in message
     assert [path.name for path in tmp_path.iterdir()] == ["m"]
+
+
+def test_another_models_tokenizer_is_left_alone(tmp_path):
+    """A tokenizer.bin beside the target belongs to whoever lies there: it is neither overwritten nor taken."""
+    beside = tmp_path / "tokenizer.bin"
+    beside.write_bytes(b"another")
+    for source in ("test-llama-bin", "test-llama"):  # one brings a tokenizer.bin, one cannot
+        assert "another model's tokenizer" in " ".join(failure(MODELS / source, tmp_path / "new.bin").split())
+    assert beside.read_bytes() == b"another" and not (tmp_path / "new.bin").exists()
+    assert "give the model another name" in " ".join(failure(MODELS / "test-llama-bin", beside).split())
+    beside.unlink()
+    convert(MODELS / "test-llama-bin", tmp_path / "new.bin")
+    convert(MODELS / "test-llama-bin", tmp_path / "again.bin")  # the same tokenizer
+
+
+@pytest.mark.parametrize(("change", "words"), [
+    ({"hidden_act": "gelu"}, "hidden_act"), ({"vocab_size": 1 << 40}, "vocab_size"), ({"vocab_size": 0}, "vocab_size"),
+    ({"vocab_size": "x"}, "vocab_size"), ({"num_attention_heads": 0}, "num_attention_heads"),
+    ({"hidden_size": None}, "hidden_size"), ({"head_dim": "x"}, "head"), ({"rms_norm_eps": []}, "rms_norm_eps"),
+    ({"rope_scaling": "linear"}, "rope_scaling"),
+])  # fmt: skip
+def test_what_cannot_run_is_not_converted(change, words, tmp_path):
+    source = shutil.copytree(MODELS / "test-llama", tmp_path / "source")
+    config = source / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | change))
+    assert words in failure(source, tmp_path / "new.gguf")
+    assert not (tmp_path / "new.gguf").exists()

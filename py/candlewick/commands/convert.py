@@ -26,6 +26,8 @@ def convert(source: str, target: Path, dtype: str | None, tokenizer: Path | None
 def target_kind(target: Path) -> str:
     """-> "gguf", "llama2c" or "folder". Fails now, before the long work, if it could not be written."""
     suffix = target.suffix.lower()
+    if target.name == "tokenizer.bin":
+        raise Failure(f"output {target}: that is where the tokenizer goes; give the model another name")
     if suffix in (".gguf", ".bin"):
         writable(target)
         return {".gguf": "gguf", ".bin": "llama2c"}[suffix]
@@ -42,11 +44,14 @@ def target_kind(target: Path) -> str:
 
 async def run(checkpoint: Any, target: Path, kind: str, dtype: str | None, on_progress: Any) -> str:
     """Convert -> a sentence on what was written. Raises WeightsError for what the target cannot hold."""
+    from candlewick.models.llama.programs import load_model
     from candlewick.text import transfer
     from candlewick.weights.convert import write_llama
     from candlewick.weights.convert.llama import read_llama
     from candlewick.weights.source import WeightsError
 
+    # what cannot run is not written in another form
+    await load_model(checkpoint)
     files = await read_llama(checkpoint)
     given = files.tokenizer
     note = ""
@@ -79,6 +84,10 @@ async def run(checkpoint: Any, target: Path, kind: str, dtype: str | None, on_pr
                 raise
             except ValueError as error:
                 note = f"; without a tokenizer.bin: {error}"
+        beside = target.with_name("tokenizer.bin")
+        if beside.exists() and (data is None or beside.read_bytes() != data):
+            raise WeightsError(f"output {target}: {beside} is another model's tokenizer, which readers would take for this "
+                               "one's; write into a folder of its own")
         await write_llama.write_llama2c(checkpoint, files, target, dtype, data, on_progress)
     size = target.stat().st_size if target.is_file() else sum(p.stat().st_size for p in target.iterdir())
     return f"{target}: {len(files.tensors)} tensors, {size:,} bytes{note}"

@@ -9,11 +9,9 @@ from typing import Any
 
 from candlewick import executors
 from candlewick.models.llama import GenerateOptions, Generator
-from candlewick.tasks import BadInput, Cancelled, Desk
+from candlewick.tasks import TURN_SECONDS, BadInput, Cancelled, Desk
 from candlewick.weights.load import Checkpoint
 
-TURN_SECONDS = 0.05
-"""Longest work between two looks at the messages; more often would be felt, since a token takes a few milliseconds."""
 MODEL_TYPES = ("llama", "mistral", "qwen2")
 
 

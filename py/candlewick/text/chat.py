@@ -61,8 +61,8 @@ class ChatTemplate:
     def prepare(self) -> None:
         """Do now what would else be done at the first `encode`: tables are made, the template is compiled (a tenth of a second
         in a page, which can pass while weights come in). What is wrong with a template is told at `encode`."""
-        self._tokenizer.encode("a")
         with contextlib.suppress(ValueError):
+            self._tokenizer.encode("a")
             _ = self._template
 
     def render(self, messages: Sequence[Mapping[str, str]], add_generation_prompt: bool = True, go_on: bool = False) -> str:

@@ -239,7 +239,7 @@ def _embedding(s: Lowering, i: Instruction) -> View:
     ids, y = s.contiguous(s.view(i.args[0])), s.buffer(i.out.shape)
     table = i.args[1]
     m, (n, k) = prod(ids.shape), table.shape
-    s.call("linear", [ids, s.shared("matrix", table), ..., ..., y, ...], groups(-(-m * k // 256)), "rows",
+    s.call("linear", [..., s.shared("matrix", table), ..., ..., y, ..., ids], groups(-(-m * k // 256)), "rows",
            M=m, N=n, K=k, X=words(ids), LDX=k, Y=words(y), LDY=k, DTYPE=DTYPES.get(table.dtype, 0))
     return y
 

@@ -48,6 +48,7 @@ class Generator:
         self.model, self.executor = model, executor
         self.tokenizer, self.chat = model.tokenizer, model.chat
         self.past: list[int] = []  # the tokens whose keys and values the cache holds, from position 0
+        self.n_read = 0  # how many of them were read as a prompt; the others were written one by one
         self.names: dict[int, str] = {}  # texts of tokens that were shown
         self.run: Answer | None = None
 
@@ -105,7 +106,7 @@ class Generator:
 
     def forget(self) -> None:
         """Others have used the cache: nothing in it is known."""
-        self.past = []
+        self.past, self.n_read = [], 0
 
     async def generate(
         self, prompt: Prompt, options: GenerateOptions | None = None, stop: Callable[[], bool] | None = None
@@ -122,7 +123,8 @@ class Generator:
         """
         ids = self.encode(prompt)
         is_chat = not isinstance(prompt, str) and isinstance(prompt[0], Mapping)
-        answer = self.run = Answer(self, ids, options or GenerateOptions(), stop or (lambda: False), is_chat)
+        begins = is_chat and prompt[-1]["role"] != "assistant"
+        answer = self.run = Answer(self, ids, options or GenerateOptions(), stop or (lambda: False), is_chat, begins)
         async for event in answer.events():
             yield event
 
@@ -131,14 +133,16 @@ class Answer:
     """One text on its way."""
 
     def __init__(
-        self, generator: Generator, prompt: list[int], options: GenerateOptions, stop: Callable[[], bool], is_chat: bool
+        self, generator: Generator, prompt: list[int], options: GenerateOptions, stop: Callable[[], bool], is_chat: bool,
+        begins: bool,
     ) -> None:
+        """begins: the answer is a text of its own, and does not go on with one in the prompt."""
         self.generator, self.model, self.executor = generator, generator.model, generator.executor
         self.prompt, self.options, self.stop = prompt, options, stop
         self.seed = random_seed() if options.seed is None else options.seed
         self.sampler = Sampler(options, self.seed, prompt)
         # a text of its own begins without a space; one that goes on with the prompt's may need it
-        self.stream = generator.tokenizer.stream(start=is_chat or prompt == [generator.tokenizer.bos])
+        self.stream = generator.tokenizer.stream(start=begins or prompt == [generator.tokenizer.bos])
         self.stops = StopStrings((*options.stop, *(generator.chat.stops if is_chat else ())))
         self.tokens: list[int] = []
         self.texts: list[str] = []
@@ -170,12 +174,13 @@ class Answer:
         """Reads what the cache does not hold yet; at least the last tokens, for what follows them.
 
         Executors may compute a token by itself more exactly than many at once. So that a prompt gives the same numbers whether
-        or not its beginning was read before, it is never read by a single token, unless it is one.
+        or not its beginning was read before, it is never read by a single token, unless it is one; and an answer that has
+        become part of the next prompt is read again.
         """
-        prompt, past = self.prompt, self.generator.past
-        done = common(past, prompt[:-2])
-        del past[done:]
-        self.reused = done
+        prompt, generator = self.prompt, self.generator
+        done = min(common(generator.past, prompt[:-2]), generator.n_read)
+        past = generator.past = prompt[:done]  # a list of this answer's own: one that was given up may still hold the other
+        generator.n_read = self.reused = done
         yield {"event": "prefill", "done": done, "total": len(prompt)}
         while done < len(prompt):
             if self.is_over():
@@ -186,12 +191,15 @@ class Answer:
             if left == 1:
                 self.entry = "decode"
                 self.outputs = await self.executor.run("decode", {"tokens": [piece], "pos": done}, fetch)
+                self.mine()
             else:
                 self.entry = "prefill"
                 tokens = np.zeros((1, CHUNK), np.int32)
                 tokens[0, : len(piece)] = piece
                 inputs = {"tokens": tokens, "pos": done, "count": len(piece), "last": len(piece) - 1}
                 self.outputs = await self.executor.run("prefill", inputs, fetch)
+                self.mine()
+                generator.n_read = done + len(piece)
             past += piece
             done += len(piece)
             yield {"event": "prefill", "done": done, "total": len(prompt)}
@@ -226,6 +234,7 @@ class Answer:
             ids[0, 0], inputs["pos"] = token, len(past)
             self.outputs = await run("decode", inputs, SEEN)
             self.entry = "decode"
+            self.mine()
             past.append(token)
 
     async def pick(self) -> tuple[int, float, list[list[Any]]]:
@@ -250,12 +259,16 @@ class Answer:
         return token, logprob, best
 
     def is_over(self) -> bool:
-        """Asks whether to stop; says so too when another answer has begun on the same cache."""
-        if self.generator.run is not self:
-            raise RuntimeError("this answer was given up: another one has begun; generate one text at a time")
+        """Asks whether to stop."""
+        self.mine()
         if not self.stop_reason and self.stop():
             self.stop_reason = "stopped"
         return bool(self.stop_reason)
+
+    def mine(self) -> None:
+        """Raises RuntimeError when another answer has begun on the same cache."""
+        if self.generator.run is not self:
+            raise RuntimeError("this answer was given up: another one has begun; generate one text at a time")
 
     # ---- the end ------------------------------------------------------------------------------------------------
 

@@ -23,6 +23,8 @@ from candlewick.tensor import Tensor
 # Sizes beyond these are damage, and must not be built before the weights can say so (Llama 3.1 405B: 126 layers, 53,248 wide).
 MAX_LAYERS, MAX_SIZE = 512, 4_000_000
 ROPE_TYPES = ("default", "linear", "llama3")
+DEFAULTS = {"rms_norm_eps": 1e-6, "rope_theta": 1e4}
+"""What configurations leave out, as in transformers' LlamaConfig."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,7 @@ class Dims:
     n_kv_head: int
     d_head: int
     n_hidden: int
-    norm_eps: float = 1e-5
+    norm_eps: float = 1e-6
     rope_base: float = 10000.0
     rope_scaling: Mapping[str, Any] | None = None
     rope_factors: tuple[float, ...] | None = None  # d_head / 2 divisors of the frequencies, where a file brings its own
@@ -66,13 +68,18 @@ class Dims:
             raise ValueError(f"{sizes['n_head']} heads of queries cannot share {sizes['n_kv_head']} heads of keys evenly")
         if sizes["d_head"] % 2:
             raise ValueError(f"heads are {sizes['d_head']} wide; rotary positions need an even number")
-        eps, base = (float(config.get(key, default)) for key, default in (("rms_norm_eps", 1e-5), ("rope_theta", 1e4)))
+        eps, base = (DEFAULTS[key] if config.get(key) is None else config[key] for key in DEFAULTS)
+        for key, number in zip(DEFAULTS, (eps, base)):
+            if type(number) not in (int, float):
+                raise ValueError(f"{key} must be a number, got {str(number)[:40]}; the file is damaged")
+        if not isinstance(config.get("rope_scaling"), Mapping | None):
+            raise ValueError(f"rope_scaling must be an object, got {str(config['rope_scaling'])[:40]}; the file is damaged")
         if not (0 <= eps < 1 and 1 < base < 1e12):
             raise ValueError(f"rms_norm_eps {eps} or rope_theta {base} is out of range; the file is damaged")
         if config.get("hidden_act", "silu") not in ("silu", "swish"):
             raise ValueError(f"hidden_act {config['hidden_act']!r}: the llama family has silu, and this model knows no other")
         factors = config.get("rope_factors")
-        dims = Dims(**sizes, norm_eps=eps, rope_base=base, rope_scaling=config.get("rope_scaling"),
+        dims = Dims(**sizes, norm_eps=float(eps), rope_base=float(base), rope_scaling=config.get("rope_scaling"),
                     rope_factors=None if factors is None else tuple(float(f) for f in factors),
                     rope_pairs=bool(config.get("rope_pairs")), tied=bool(config.get("tie_word_embeddings")),
                     qkv_bias=bool(config.get("qkv_bias")), out_bias=bool(config.get("out_bias")))

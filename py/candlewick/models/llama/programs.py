@@ -70,7 +70,10 @@ async def load_model(checkpoint: Checkpoint, capacity: int | None = None) -> Loa
     if tokenizer.n_vocab > dims.n_vocab:
         raise ValueError(f"{files.name}: the tokenizer has {tokenizer.n_vocab} tokens, the model {dims.n_vocab}; take both "
                          "from one checkpoint")
-    most = min(dims.n_ctx, config.get("sliding_window") or dims.n_ctx)
+    seen = config.get("sliding_window")
+    if seen is not None and (type(seen) is not int or seen < 2):
+        raise ValueError(f"sliding_window must be a whole number of tokens, got {str(seen)[:40]}; the file is damaged")
+    most = min(dims.n_ctx, seen or dims.n_ctx)
     if capacity is not None and (type(capacity) is not int or capacity < 2):
         raise ValueError(f"capacity: wanted a whole number of tokens from 2 on, got {capacity!r}")
     capacity = min(most, CAPACITY if capacity is None else capacity)

@@ -90,7 +90,8 @@ async def segment(
             stopped = True
             break
         await asyncio.sleep(0)
-    yield {"event": "progress", "done": len(points), "total": len(points)}
+    if not stopped:
+        yield {"event": "progress", "done": len(points), "total": len(points)}
     masks = _distinct(found, options, sizes)
     for mask in masks:
         yield {"event": "mask", **mask}

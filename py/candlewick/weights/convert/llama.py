@@ -279,7 +279,8 @@ def folder_config(config: Mapping[str, Any], where: str) -> dict[str, Any]:
     if isinstance(rope, dict):
         out["rope_theta"] = rope.get("rope_theta", out.get("rope_theta", BASE))
         rest = {key: value for key, value in rope.items() if key != "rope_theta"}
-        out.setdefault("rope_scaling", rest if rest.get("rope_type", "default") != "default" else None)
+        if not out.get("rope_scaling"):
+            out["rope_scaling"] = rest if rest.get("rope_type", "default") != "default" else None
     if kind == "qwen2" and not out.get("use_sliding_window"):
         out["sliding_window"] = None
     return out

@@ -19,6 +19,7 @@ override FIXED: u32 = 0;
 @group(0) @binding(3) var<storage, read> residual: array<f32>;
 @group(0) @binding(4) var<storage, read_write> y: array<f32>;
 @group(0) @binding(5) var<storage, read> scalars: array<u32>;
+@group(0) @binding(6) var<storage, read> ids: array<i32>;
 
 // Blocks as they lie in a GGUF file (weights/quant.py): a whole number of blocks a row, bytes from the start of w.
 fn byte(i: u32) -> u32 { return (w[i / 4] >> (i % 4 * 8)) & 0xffu; }
@@ -168,9 +169,9 @@ fn few(@builtin(workgroup_id) group: vec3u, @builtin(num_workgroups) counts: vec
     }
 }
 
-// Embedding: row i of y is row ids[i] of w; x holds the ids, int32. They were checked before; one too large reads the last row.
+// Embedding: row i of y is row ids[X + i] of w. Ids were checked before; one too large reads the last row.
 @compute @workgroup_size(256)
 fn rows(@builtin(workgroup_id) group: vec3u, @builtin(num_workgroups) counts: vec3u, @builtin(local_invocation_index) lane: u32) {
     let at = (group.x + group.y * counts.x) * 256 + lane;
-    if (at < M * K) { y[Y + at] = weight(u32(clamp(bitcast<i32>(x[X + at / K]), 0, i32(N - 1))), at % K); }
+    if (at < M * K) { y[Y + at] = weight(u32(clamp(ids[X + at / K], 0, i32(N - 1))), at % K); }
 }
