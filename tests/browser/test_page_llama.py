@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from playwright.sync_api import expect
@@ -196,6 +197,11 @@ def test_context_limits_in_words_with_the_text_kept(fresh):
         page.locator("#chat[aria-busy=false]").wait_for(timeout=WRITTEN_MS)
     expect(page.get_by_text("The model no longer sees what is above.")).to_be_visible()
     assert page.locator(".turn").count() == turns + 2
+    page.locator(".turn.model").first.hover()  # what the model sees now is not what this answer was made of
+    page.get_by_role("button", name="Copy a link that makes this answer again").first.click()
+    expect(page.locator("#chat button").filter(has_text="Copied")).to_be_visible()
+    given = parse_qs(urlsplit(clipboard(page)).fragment)["messages"]
+    assert json.loads(given[0]) == [["user", "hello there, it is me again"]]
 
 
 def test_answer_that_fills_the_context_says_so(fresh):
@@ -222,6 +228,7 @@ def test_probabilities_by_pointer_and_by_keys(fresh):
     rows = odds.locator("p")
     assert rows.count() in (5, 6) and odds.locator(".chosen").count() == 1
     assert all(re.fullmatch(r"(< 0\.1|[\d.]+)%", each) for each in odds.locator(".number").all_inner_texts())
+    expect(odds).to_contain_text("The model's own probabilities, before penalty, temperature and cuts")
     page.locator("#say").hover()
     expect(odds).to_be_hidden()
 
@@ -236,6 +243,15 @@ def test_probabilities_by_pointer_and_by_keys(fresh):
     page.get_by_role("button", name="Probabilities").click()
     assert page.locator(".turn.model .tok[tabindex]").count() == 0
     assert shown
+
+
+def test_token_that_is_held_back_has_its_name(page):
+    names = page.evaluate("""async () => {
+      const { nameOf, visible } = await import("/web/llama/odds.js");
+      const top = [[7, "\\n", -1], [8, "<0xE6>", -2]];
+      return [7, 8, 9].map((token) => visible(nameOf({ text: "", token, logprob: -1, top })));
+    }""")
+    assert names == ["⏎", "<0xE6>", "(shown with a later token)"]
 
 
 # ---- out, kept, gone -------------------------------------------------------------------------------------------------

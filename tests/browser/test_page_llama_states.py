@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import base64
 import re
+from contextlib import contextmanager
 
+import pytest
 from playwright.sync_api import expect
 
 from tests.browser.llama_page import (
@@ -18,6 +20,7 @@ from tests.browser.llama_page import (
     dial,
     needs_miniature,
     open_page,
+    said,
 )
 from tests.browser.pages import visit, wait_ready
 
@@ -42,6 +45,15 @@ def test_settings_are_held_to_their_range_and_reset(browser, site):
         expect(dial(page, "Temperature")).to_have_value("0.5")
         expect(dial(page, "Longest answer")).to_have_value("512")
         expect(page.get_by_label("Greedy")).not_to_be_checked()
+
+
+def test_longest_answer_may_fill_the_context(browser, site):
+    with visit(browser, site, MINIATURE + "&max_tokens=8000") as page:
+        expect(dial(page, "Longest answer")).to_have_value("8000")
+        wait_ready(page)
+        dial(page, "Longest answer").fill("5000")
+        dial(page, "Longest answer").blur()
+        expect(dial(page, "Longest answer")).to_have_value("128")
 
 
 def test_less_context_loads_the_model_anew_and_the_conversation_stays(browser, site):
@@ -137,29 +149,84 @@ def test_what_is_no_model_is_told_and_a_text_is_taken_as_words(browser, site):
 # ---- errors ----------------------------------------------------------------------------------------------------------
 
 
-def test_engine_that_dies_is_told_and_the_conversation_goes_on(browser, site):
-    """The worker is ended in the middle of an answer, as a browser does it for want of memory."""
+@contextmanager
+def open_mortal(browser, site):
+    """A page whose workers a test can end."""
     with visit(browser, site, "/web/") as page:
         page.add_init_script("""
           window.workers = [];
           window.Worker = class extends Worker { constructor(...how) { super(...how); window.workers.push(this); } };""")
         page.goto(site + MINIATURE)
         wait_ready(page)
+        yield page
+
+
+def die_at_the_next_answer(page) -> None:
+    """The worker is ended in the middle of it, as a browser does it for want of memory."""
+    page.evaluate("""() => {
+      new MutationObserver((_, observer) => {
+        observer.disconnect();
+        window.workers.splice(0).forEach((each) => each.terminate());
+      }).observe(document.querySelector("#chat"), { attributes: true, attributeFilter: ["aria-busy"] });
+    }""")
+
+
+def test_engine_that_dies_is_told_and_the_conversation_goes_on(browser, site):
+    with open_mortal(browser, site) as page:
         dial(page, "Longest answer").fill("8")
         ask(page, "hello")
-        page.evaluate("""() => {
-          new MutationObserver(() => window.workers.forEach((each) => each.terminate()))
-            .observe(document.querySelector("#chat"), { attributes: true, attributeFilter: ["aria-busy"] });
-        }""")
+        die_at_the_next_answer(page)
         page.locator("#say").fill("again")
         page.locator("#say").press("Enter")
         alert = page.locator("#outcome").get_by_role("alert")
         expect(alert).to_contain_text("The engine stopped unexpectedly", timeout=WRITTEN_MS)
         assert page.locator(".turn.you .said").all_inner_texts() == ["hello", "again"]
-        page.evaluate("() => { window.workers.length = 0; }")
         page.get_by_role("button", name="Try again").click()
         answered(page, 2)
         expect(alert).to_have_count(0)
+
+
+@pytest.mark.parametrize("mode", ["Chat", "Continue a text"])
+def test_going_on_that_failed_is_tried_again_and_loses_nothing(browser, site, mode):
+    with open_mortal(browser, site) as page:
+        dial(page, "Longest answer").fill("3")
+        page.get_by_label("Greedy").check()
+        page.get_by_label(mode, exact=True).check()
+        ask(page, "hello")
+        [first] = said(page)
+        die_at_the_next_answer(page)
+        page.get_by_role("button", name="Go on").click()
+        expect(page.locator("#outcome").get_by_role("alert")).to_be_visible(timeout=WRITTEN_MS)
+        assert said(page) == [first]
+        page.get_by_role("button", name="Try again").click()
+        answered(page)
+        [longer] = said(page)
+        assert longer.startswith(first) and len(longer) > len(first)
+
+
+def test_answer_that_the_engine_repeats_is_there_once(browser, site):
+    """Where the GPU is lost, the request is made again elsewhere, and all of its tokens come once more."""
+    with open_page(browser, site) as page:
+        text, tokens, pieces, spans = page.evaluate("""async () => {
+          const { Answer } = await import("/web/llama/writer.js");
+          const { Log } = await import("/web/llama/log.js");
+          const { message, newChat } = await import("/web/llama/conversation.js");
+          const chat = newChat("chat"), log = new Log();
+          chat.messages = [message("user", "hello"), message("assistant", "Before")];
+          const answer = new Answer(chat, chat.messages[1], { sampling: {}, system: "", seed: 1 }, true);
+          log.show(chat, answer.message);
+          for (const given of [[" lost", " words"], [" a", "b", "c d", " e"]]) {
+            answer.hear({ event: "prefill", done: 0, total: 4 });
+            answer.hear({ event: "prefill", done: 4, total: 4 });
+            given.forEach((text, token) => answer.hear({ event: "token", text, token, logprob: -1, top: [] }));
+            log.grow();
+          }
+          const spans = [...document.querySelectorAll(".turn.model .tok")].map((e) => [e.dataset.piece, e.textContent]);
+          return [answer.message.text, answer.tokens, answer.message.pieces.map(({ text }) => text), spans];
+        }""")
+        assert text == "Before abc d e" and tokens == 4
+        assert pieces == ["Before", " a", "b", "c d", " e"]
+        assert spans == [[str(i), piece] for i, piece in enumerate(pieces)]
 
 
 # ---- phone ------------------------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@
  * @property {{used: number, capacity: number} | null} context
  * @property {Record<string, number> | null} timings
  * @property {boolean} continued in more than one go, so that its seed alone does not make it again
+ * @property {number} from the first message that the model was given
  *
  * @typedef {object} Message
  * @property {"user" | "assistant"} role
@@ -94,7 +95,7 @@ export function settle(chat) {
   chat.messages = chat.messages.filter(({ role, text, outcome }) => role === "user" || text || outcome);
   for (const each of chat.messages) {
     if (each.role === "assistant" && !each.outcome && each.pieces.some(({ token }) => token !== null)) {
-      each.outcome = { reason: "left", stop: null, seed: 0, options: /** @type {any} */ (null), system: "", model: "", prompt_tokens: null, reused_tokens: 0, context: null, timings: null, continued: true };
+      each.outcome = { reason: "left", stop: null, seed: 0, options: /** @type {any} */ (null), system: "", model: "", prompt_tokens: null, reused_tokens: 0, context: null, timings: null, continued: true, from: chat.from };
     }
   }
 }

@@ -29,6 +29,8 @@ export function reasonWords({ reason, stop, options, context }) {
 class Turn {
   /** Source of each block that is drawn. @type {string[]} */
   #drawn = [];
+  /** The pieces that are drawn: another list where the answer was written anew. @type {import("./conversation.js").Piece[]} */
+  #pieces = [];
   /** Where each piece begins in the text. @type {number[]} */
   #starts = [];
   inside = false;
@@ -48,6 +50,11 @@ class Turn {
   /** Bring the text in step with the message. */
   draw() {
     const { text, pieces, role } = this.message;
+    if (this.#pieces !== pieces) {
+      this.#pieces = pieces;
+      this.#starts = [];
+      this.#clear();
+    }
     for (let i = this.#starts.length; i < pieces.length; i++) this.#starts.push(i ? this.#starts[i - 1] + pieces[i - 1].text.length : 0);
     this.root.classList.toggle("growing", this.message === this.log.growing);
     this.said.classList.toggle("markdown", role === "assistant" && this.mode === "chat" && !this.inside);
@@ -71,10 +78,6 @@ class Turn {
   /** All tokens as they come, with nothing hidden. */
   #plain() {
     const { pieces } = this.message;
-    if (this.#tokens > pieces.length || this.said.childNodes.length === 0) {
-      this.said.replaceChildren();
-      this.#tokens = 0;
-    }
     for (; this.#tokens < pieces.length; this.#tokens++) {
       const { text, logprob } = pieces[this.#tokens];
       const span = el("span", { class: "tok", "data-piece": this.#tokens, text: text || (this.inside ? "·" : "") });
@@ -108,12 +111,16 @@ class Turn {
     return nodes;
   }
 
-  /** Text as read, or token by token with their probabilities. @param {boolean} inside */
-  look(inside) {
-    this.inside = inside;
+  #clear() {
     this.#drawn = [];
     this.#tokens = 0;
     this.said.replaceChildren();
+  }
+
+  /** Text as read, or token by token with their probabilities. @param {boolean} inside */
+  look(inside) {
+    this.inside = inside;
+    this.#clear();
     this.root.classList.toggle("inside", inside);
     if (inside) {
       this.said.setAttribute("role", "group");

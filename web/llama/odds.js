@@ -17,7 +17,12 @@ export function formatOdds(logprob) {
 
 /** A token's text with what cannot be seen made visible. @param {string} text */
 export function visible(text) {
-  return text.replace(/ /g, "·").replace(/\n/g, "⏎").replace(/\t/g, "⇥") || "(part of a character)";
+  return text.replace(/ /g, "·").replace(/\n/g, "⏎").replace(/\t/g, "⇥") || "(shown with a later token)";
+}
+
+/** A token's own text, where it is known: what it added may lack what is held back, or have what was. @param {Piece} piece */
+export function nameOf({ text, token, top }) {
+  return top.find(([id]) => id === token)?.[1] ?? text;
 }
 
 export class Odds {
@@ -77,17 +82,18 @@ export class Odds {
     token.classList.add("on");
     const rows = piece.top.map(([id, text, logprob]) => ({ text, logprob, chosen: id === piece.token }));
     if (!rows.some(({ chosen }) => chosen)) rows.push({ text: piece.text, logprob: piece.logprob, chosen: true });
+    const whose = el("div", { class: "muted", text: "The model's own probabilities, before penalty, temperature and cuts" });
     this.#box.replaceChildren(...rows.map(({ text, logprob, chosen }) => {
       const bar = el("i", { "aria-hidden": true });
       bar.style.width = `${Math.max(1, Math.exp(logprob) * 100)}%`;
       return el("p", { class: chosen ? "chosen" : "" }, el("span", { class: "what", text: visible(text) }), el("span", { class: "bar" }, bar),
         el("span", { class: "number", text: formatOdds(logprob) }));
-    }));
+    }), whose);
     this.#box.hidden = false;
     this.#place(token);
     if (aloud) {
       const others = rows.filter(({ chosen }) => !chosen).map(({ text, logprob }) => `${visible(text)} ${formatOdds(logprob)}`);
-      announce(`${visible(piece.text)}, ${formatOdds(piece.logprob)}. Others: ${others.join(", ")}`);
+      announce(`${visible(nameOf(piece))}, ${formatOdds(piece.logprob)}. Others: ${others.join(", ")}`);
     }
   }
 

@@ -10,9 +10,11 @@ import { byId, el, formatBytes, settings } from "../lib/ui.js";
 
 /** @typedef {"max_tokens" | "temperature" | "top_k" | "top_p" | "min_p" | "repeat_penalty"} Key */
 
+/** The longest text, in tokens, that room is made for. */
+const MOST_TOKENS = 131_072;
 /** Name, least, most, step, usual value, what it does. @type {Array<[Key, string, number, number, number, number, string]>} */
 const NUMBERS = [
-  ["max_tokens", "Longest answer", 1, 4096, 1, 512, "Tokens; a word is one or two."],
+  ["max_tokens", "Longest answer", 1, MOST_TOKENS, 1, 512, "Tokens; a word is one or two."],
   ["temperature", "Temperature", 0, 2, 0.05, 0.5, "Low is steady, high is surprising."],
   ["top_k", "Top-k", 0, 200, 1, 40, "Only the k likeliest tokens; 0 is all."],
   ["top_p", "Top-p", 0, 1, 0.01, 0.95, "Only the likeliest that make up this share; 1 is all."],
@@ -62,7 +64,7 @@ export class Options {
     const number = el("input", { type: "number", id: key, min, max, step, value, inputmode: step < 1 ? "decimal" : "numeric", "aria-describedby": `${key}-hint` });
     const range = el("input", { type: "range", min, max: key === "max_tokens" ? 1024 : max, step, value, "aria-label": label, tabindex: -1 });
     const set = (/** @type {number} */ to) => {
-      const whole = Math.round(Math.min(max, Math.max(min, Number.isFinite(to) ? to : usual)) / step) * step;
+      const whole = Math.round(Math.min(this.#most(key), Math.max(min, Number.isFinite(to) ? to : usual)) / step) * step;
       number.value = range.value = String(Number(whole.toFixed(2)));
       this.#keep(key, number.value);
     };
@@ -71,6 +73,11 @@ export class Options {
     range.addEventListener("input", () => set(Number(range.value)));
     this.#inputs.set(key, { number, range });
     return el("div", { class: "field dial" }, el("label", { for: key, text: label }), number, range, el("span", { class: "hint", id: `${key}-hint`, text: hint }));
+  }
+
+  /** The largest value: no answer is longer than what the loaded model can see. @param {Key} key */
+  #most(key) {
+    return Number(this.#inputs.get(key)?.number.max);
   }
 
   /** @param {string} key @param {string} value */
@@ -141,14 +148,14 @@ export class Options {
   /** Offer what the loaded model can see, with the memory that takes. @param {any} info what load() told */
   offer(info) {
     this.#listCapacities(info);
-    byId("max_tokens", HTMLInputElement).max = String(Math.max(4096, info.capacity));
+    byId("max_tokens", HTMLInputElement).max = String(info.capacity);
   }
 
   /** @param {any} info */
   #listCapacities(info) {
     const before = this.#capacity.value, most = info?.context ?? Infinity;
     const sizes = CAPACITIES.filter((size) => size < most);
-    if (info && most <= 131_072) sizes.push(most);
+    if (info && most <= MOST_TOKENS) sizes.push(most);
     const memory = (/** @type {number} */ size) => (info?.kv_bytes_per_token ? `, ${formatBytes(size * info.kv_bytes_per_token)}` : "");
     const usual = Math.min(most, 2048);
     this.#capacity.replaceChildren(el("option", { value: "", text: `Automatic: ${usual.toLocaleString("en")} tokens${memory(usual)}` }),
@@ -163,7 +170,7 @@ export class Options {
   take(link) {
     for (const [key, , min, max] of NUMBERS) {
       const value = Number(link.get(key));
-      if (link.has(key) && link.get(key) !== "" && value >= min && value <= max) this.#set(key, value, false);
+      if (link.has(key) && link.get(key) !== "" && value >= min && value <= max) this.#set(key, Math.min(value, this.#most(key)), false);
     }
     if (link.has("greedy")) this.#greedy.checked = link.get("greedy") === "1";
     if (link.has("stop")) this.#stop.value = link.getAll("stop").map((each) => JSON.stringify(each).slice(1, -1)).join("\n");

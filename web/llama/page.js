@@ -147,8 +147,8 @@ function failed(answer) {
     note("Too long", sentence(error.message), acts);
   } else {
     act("Try again", () => {
-      if (chat.messages.at(-1)?.role === "assistant") chat.messages.pop();
-      void write();
+      if (!answer.continued && chat.messages.at(-1)?.role === "assistant") chat.messages.pop();
+      void write(answer.continued);
     });
     view.outcome.replaceChildren(errorNotice(error, (from) => void tellDiagnostics(from), "This cannot be answered"));
     view.outcome.querySelector(".row")?.prepend(...acts.childNodes);
@@ -310,7 +310,7 @@ function linkTo(index) {
   if (name) to.set("model", name);
   else to.set("own", link.model.name);
   to.set("mode", chat.mode);
-  const before = chat.messages.slice(chat.from, index);
+  const before = chat.messages.slice(outcome.from ?? chat.from, index);
   to.set("messages", JSON.stringify(chat.mode === "text" ? [["user", before.map(({ text }) => text).join("")]] : before.map(({ role, text }) => [role, text])));
   return `${location.href.split("#")[0]}#${to}`;
 }

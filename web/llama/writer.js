@@ -81,6 +81,7 @@ export class Answer {
     this.how = how;
     this.continued = continued;
     this.before = into.text;
+    this.piecesBefore = into.pieces.length;
     into.outcome = null;
   }
 
@@ -88,6 +89,7 @@ export class Answer {
   hear(event) {
     if (this.phase === "ended") return;
     if (event.event === "prefill") {
+      if (this.phase === "writing") this.#startOver();
       this.prompt = { done: event.done, total: event.total };
       this.stage = null;
     } else if (event.event === "progress") {
@@ -106,6 +108,14 @@ export class Answer {
     this.show();
   }
 
+  /** The engine repeats the request, as where the GPU was lost: all of the answer comes once more. */
+  #startOver() {
+    this.phase = "reading";
+    this.tokens = 0;
+    this.message.text = this.before;
+    this.message.pieces = this.message.pieces.slice(0, this.piecesBefore);
+  }
+
   /**
    * @param {import("../../workers/protocol.js").Generated | null} result what the engine says of it, if it could
    * @param {string} model
@@ -121,7 +131,7 @@ export class Answer {
     into.outcome = {
       reason: reason ?? result?.stop_reason ?? "end", stop: result?.stop ?? null, seed: result?.seed ?? how.seed, options: how.sampling, system: how.system, model,
       prompt_tokens: result?.prompt_tokens ?? null, reused_tokens: result?.reused_tokens ?? 0, context: result?.context ?? null, timings: result?.timings ?? null,
-      continued: this.continued,
+      continued: this.continued, from: this.chat.from,
     };
   }
 }
