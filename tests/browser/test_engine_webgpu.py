@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import pytest
 
+from candlewick.executors.webgpu import KERNELS
+from candlewick.executors.webgpu.elementwise import FORMULAS, kernel
 from tests.browser.engine_site import MINIATURE, needs_miniature, noise_wav, open_page, serving
 from tests.browser.test_engine import load, transcribe
 from tests.conftest import CHROMIUM_FLAGS, chromium_path
@@ -67,6 +69,26 @@ def page(gpu_context, ours):
     page.close()
 
 
+COMPILE = """async (sources) => {
+  const device = await (await navigator.gpu.requestAdapter()).requestDevice();
+  const found = [];
+  for (const [name, code] of Object.entries(sources)) {
+    const { messages } = await device.createShaderModule({ code }).getCompilationInfo();
+    for (const { type, message, lineNum } of messages) if (type === "error") found.push(`${name}:${lineNum}: ${message}`);
+  }
+  device.destroy();
+  return found;
+}"""
+
+
+def test_every_kernel_compiles(page):
+    """This browser's compiler is stricter than the one that tests in CPython have."""
+    sources = {path.stem: path.read_text() for path in KERNELS.glob("*.wgsl")}
+    sources |= {op: kernel([(op, (0, 1)[: 1 + ("{1}" in formula)])], 2) for op, formula in FORMULAS.items()}
+    assert len(sources) > 30
+    assert page.evaluate(COMPILE, sources) == []
+
+
 @needs_miniature
 def test_same_words_as_wasm(page):
     info = load(page, MINIATURE, executor="webgpu")
@@ -87,11 +109,11 @@ def test_software_adapters_are_not_chosen_by_themselves(page):
 @needs_miniature
 def test_memory_is_flat_over_loads_and_runs(page):
     sizes = []
-    for _ in range(3):
+    for _ in range(2):
         info = load(page, MINIATURE, executor="webgpu")
         transcribe(page, **OPTIONS)
         sizes.append(info["memory"]["kernel"])
-    assert sizes[0] == sizes[1] == sizes[2] > 0
+    assert sizes[0] == sizes[1] > 0
     page.evaluate("() => engine.unload()")
     assert page.evaluate("() => engine.describe()")["memory"]["kernel"] == 0
 
@@ -110,7 +132,7 @@ def test_lost_device(gpu_context, ours, losses, executor):
     page = open_page(gpu_context, ours, noise_wav(2.0))
     if not page.evaluate(ADAPTER):
         pytest.skip("this Chromium finds no WebGPU adapter, not even a software one")
-    load(page, MINIATURE, executor="webgpu")
+    load(page, MINIATURE, executor="wasm", threads=1)
     want = transcribe(page, **OPTIONS)
     page.evaluate("() => engine.close()")
     page.close()

@@ -25,6 +25,7 @@ override FIXED: u32 = 0;
 fn byte(i: u32) -> u32 { return (w[i / 4] >> (i % 4 * 8)) & 0xffu; }
 fn signed(i: u32) -> f32 { return f32(extractBits(bitcast<i32>(w[i / 4]), i % 4 * 8, 8u)); }
 fn half(i: u32) -> f32 { return unpack2x16float(w[i / 4])[i / 2 % 2]; }
+fn bits(i: u32, shift: u32, mask: u32) -> u32 { return (byte(i) >> shift) & mask; }
 
 fn weight(row: u32, k: u32) -> f32 {
     let i = row * K + k;
@@ -36,14 +37,14 @@ fn weight(row: u32, k: u32) -> f32 {
     let nibble = j / 16 * 4;
     let block = i / 32;
     switch (DTYPE) {
-        case 3u: { return (f32(byte(block * 18 + 2 + j % 16) >> nibble & 15u) - 8) * half(block * 18); }
-        case 4u: { return f32(byte(block * 20 + 4 + j % 16) >> nibble & 15u) * half(block * 20) + half(block * 20 + 2); }
+        case 3u: { return (f32(bits(block * 18 + 2 + j % 16, nibble, 15)) - 8) * half(block * 18); }
+        case 4u: { return f32(bits(block * 20 + 4 + j % 16, nibble, 15)) * half(block * 20) + half(block * 20 + 2); }
         case 5u: {
-            let q = byte(block * 22 + 6 + j % 16) >> nibble & 15u | (byte(block * 22 + 2 + j / 8) >> (j % 8) & 1u) << 4;
+            let q = bits(block * 22 + 6 + j % 16, nibble, 15) + 16 * bits(block * 22 + 2 + j / 8, j % 8, 1);
             return (f32(q) - 16) * half(block * 22);
         }
         case 6u: {
-            let q = byte(block * 24 + 8 + j % 16) >> nibble & 15u | (byte(block * 24 + 4 + j / 8) >> (j % 8) & 1u) << 4;
+            let q = bits(block * 24 + 8 + j % 16, nibble, 15) + 16 * bits(block * 24 + 4 + j / 8, j % 8, 1);
             return f32(q) * half(block * 24) + half(block * 24 + 2);
         }
         default: { return signed(block * 34 + 2 + j) * half(block * 34); }
@@ -54,20 +55,20 @@ fn weight_of_256(block: u32, j: u32) -> f32 {
     if (DTYPE == 8) {
         let at = block * 144;
         let g = j / 32;
-        var scale = byte(at + 4 + g) & 63u;
-        var least = byte(at + 8 + g) & 63u;
+        var scale = bits(at + 4 + g, 0, 63);
+        var least = bits(at + 8 + g, 0, 63);
         if (g >= 4) {
-            scale = byte(at + 8 + g) & 15u | byte(at + g) >> 6 << 4;
-            least = byte(at + 8 + g) >> 4 | byte(at + 4 + g) >> 6 << 4;
+            scale = bits(at + 8 + g, 0, 15) + 16 * bits(at + g, 6, 3);
+            least = bits(at + 8 + g, 4, 15) + 16 * bits(at + 4 + g, 6, 3);
         }
-        let q = byte(at + 16 + j / 64 * 32 + j % 32) >> (g % 2 * 4) & 15u;
+        let q = bits(at + 16 + j / 64 * 32 + j % 32, g % 2 * 4, 15);
         return f32(q) * (half(at) * f32(scale)) - half(at + 2) * f32(least);
     }
     let at = block * 210;
     let part = j / 128;
-    let low = byte(at + part * 64 + j % 64) >> (j % 128 / 64 * 4) & 15u;
-    let high = byte(at + 128 + part * 32 + j % 32) >> (j % 128 / 32 * 2) & 3u;
-    return (f32(low | high << 4) - 32) * (half(at + 208) * signed(at + 192 + j / 16));
+    let low = bits(at + part * 64 + j % 64, j % 128 / 64 * 4, 15);
+    let high = bits(at + 128 + part * 32 + j % 32, j % 128 / 32 * 2, 3);
+    return (f32(low + 16 * high) - 32) * (half(at + 208) * signed(at + 192 + j / 16));
 }
 
 // erf by Abramowitz and Stegun 7.1.26 would be 1.5e-7; its error near 0 is absolute, so small arguments take the series.
