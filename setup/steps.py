@@ -217,7 +217,7 @@ class Setup:
         if self.stamp.fresh("template wheel", inputs):
             return
         listed = json.loads(run([self.python, "-c", LIST_FILES, *TEMPLATES], capture_output=True).stdout)
-        files = {}
+        files: dict[str, str] = {}
         for name, (_, places) in listed.items():
             info = f"{name}-{listed[name][0]}.dist-info/"
             wanted = (f"{info}METADATA", f"{info}licenses/")

@@ -137,8 +137,8 @@ def entries(page) -> list[str]:
     """What the engine has loaded, as the diagnostics tell while it has nothing else to do."""
     page.evaluate("() => navigator.clipboard.writeText('')")
     page.locator("#diagnostics").click()
-    page.wait_for_function("async () => (await navigator.clipboard.readText()).length > 0", timeout=DONE_MS)
-    described = json.loads(page.evaluate("() => navigator.clipboard.readText()"))["engine"]["describe"]
+    text = page.wait_for_function("async () => (await navigator.clipboard.readText()) || null", timeout=DONE_MS).json_value()
+    described = json.loads(text)["engine"]["describe"]
     return described["model"]["entries"] if described else []
 
 
