@@ -14,7 +14,7 @@ from playwright.sync_api import expect
 from candlewick.commands.browser import chromium_path
 from tests.browser.engine_site import open_page, serving
 from tests.browser.pages import ROOT, give, visit, wait_ready
-from tests.browser.test_page_segment import DONE_MS, answered, at, drag, masks, saved, wait_encoded
+from tests.browser.test_page_segment import answered, at, drag, masks, saved, wait_encoded
 from tests.browser.test_page_segment_models import image, picture, png
 
 MINIATURE = ROOT / "models/test-sam"
@@ -137,7 +137,12 @@ def entries(page) -> list[str]:
     """What the engine has loaded, as the diagnostics tell while it has nothing else to do."""
     page.evaluate("() => navigator.clipboard.writeText('')")
     page.locator("#diagnostics").click()
-    text = page.wait_for_function("async () => (await navigator.clipboard.readText()) || null", timeout=DONE_MS).json_value()
+    text = page.evaluate("""async () => {
+      for (let text = ""; ; text = await navigator.clipboard.readText()) {
+        if (text) return text;
+        await new Promise((resolve) => setTimeout(resolve, 50));
+      }
+    }""")
     described = json.loads(text)["engine"]["describe"]
     return described["model"]["entries"] if described else []
 
