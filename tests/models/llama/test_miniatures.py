@@ -6,6 +6,7 @@ Logits against transformers (tests/golden/llama/make.py); printed Programs and a
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -153,3 +154,11 @@ async def test_capacity_follows_the_checkpoint():
     for bad in (0, 1, -5, 3.5):
         with pytest.raises(ValueError, match="capacity"):
             await load_model(Checkpoint.open(make.MODELS / "test-llama"), bad)
+
+
+async def test_biases_that_are_missing_are_told(tmp_path):
+    """BR-21: every Qwen2 has biases of queries, keys and values; without them it is another model's file."""
+    folder = shutil.copytree(make.MODELS / "test-llama-qwen2", tmp_path / "mixed")
+    shutil.copy(make.MODELS / "test-llama" / "model.safetensors", folder / "model.safetensors")
+    with pytest.raises(ValueError, match="6 missing: model.layers.0.self_attn.q_proj.bias"):
+        await load_model(Checkpoint.open(folder))

@@ -94,9 +94,9 @@ def completed(config: Mapping[str, Any], tensors: Mapping[str, Any]) -> dict[str
     """
     tied = config.get("tie_word_embeddings")
     biased = {p: f"model.layers.0.self_attn.{p}_proj.bias" in tensors for p in "qo"}
-    asked = bool(config.get("attention_bias"))
+    asked, kind = bool(config.get("attention_bias")), config.get("model_type")
     return {**config, "tie_word_embeddings": "lm_head.weight" not in tensors if tied is None else tied,
-            "qkv_bias": asked or biased["q"], "out_bias": biased["o"] or (asked and config.get("model_type") == "llama")}
+            "qkv_bias": asked or biased["q"] or kind == "qwen2", "out_bias": biased["o"] or (asked and kind == "llama")}
 
 
 def programs(network: Llama) -> dict[str, Program]:
