@@ -10,6 +10,7 @@ bytes. A linked list and a heap make it n log n, however long the word.
 from __future__ import annotations
 
 import heapq
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -70,7 +71,7 @@ def merge(pieces: list[str], rank: Rank) -> list[str]:
     return [piece for piece in pieces if piece]
 
 
-class Model:
+class Model(ABC):
     """Words -> ids. What all kinds share: the vocabulary, what stands for characters that are not in it, words remembered."""
 
     def __init__(self, vocab: Mapping[str, int], unknown: int | None, fallback: bool, fuse: bool) -> None:
@@ -86,8 +87,9 @@ class Model:
                 self._words[word] = found
         return found
 
+    @abstractmethod
     def _encode(self, word: str) -> list[int]:
-        raise NotImplementedError
+        """As `encode`, for a word that is not remembered."""
 
     def ids(self, pieces: list[str]) -> list[int]:
         """Raises KeyError for a piece that the vocabulary does not have."""

@@ -11,10 +11,10 @@ import numpy as np
 from ...passes.memory import Lifetime, plan_arena
 from ...program import Program, Value
 from ..plan import Entry, Slot
+from ..views import WORD, Buffer, View, strided
 from . import abi, lower_ops  # noqa: F401  (lower_ops fills LOWER)
 from .layout import Layout
 from .lowering import LOWER, Lowering
-from .views import WORD, Buffer, View, strided
 
 SMALL_INPUT_BYTES = 4096
 

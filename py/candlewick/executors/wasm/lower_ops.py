@@ -11,10 +11,10 @@ from math import prod
 import numpy as np
 
 from ...program import Instruction
+from ..views import WORD, View, merge_axes
 from . import abi
 from .lower_products import linear_q
 from .lowering import Lowering, lowers
-from .views import WORD, View, merge_axes
 
 
 @lowers("window_attention")

@@ -7,9 +7,9 @@ from math import prod
 import numpy as np
 
 from ...program import Instruction
+from ..views import WORD, View
 from . import abi
 from .lowering import Lowering, lowers
-from .views import WORD, View
 
 
 def _epilogue(s: Lowering, i: Instruction, n: int) -> dict[str, int | View]:

@@ -10,9 +10,9 @@ from math import prod
 import numpy as np
 
 from ...program import Instruction, Program, Value
+from ..views import WORD, Buffer, View, merge_axes, strided
 from .fusion import Fusion, find_fusions
 from .layout import Layout
-from .views import WORD, Buffer, View, merge_axes, strided
 
 SMALL_OUTPUT_BYTES = 16384
 """Outputs up to this size get a place outside the arena, side by side, and are read at once."""

@@ -26,7 +26,7 @@ import numpy as np
 from ...dtypes import QUANTISED, n_bytes
 from ...program import Instruction, Program, Value
 from .. import Executor, Progress, WeightSource, bounds, check_bounds, checked_inputs
-from ..wasm.views import WORD, View
+from ..views import WORD, View
 from . import lower_ops
 from .lowering import LOWER, Buffer, Lowering
 

@@ -1,4 +1,4 @@
-"""Chains of elementwise ops -> one WGSL kernel. The only generated WGSL there is; everything else is a file in kernels/."""
+"""Elementwise ops -> a WGSL kernel each, or one for a chain. The only generated WGSL; all else is a file in kernels/."""
 
 from __future__ import annotations
 

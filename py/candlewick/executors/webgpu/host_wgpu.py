@@ -8,7 +8,7 @@ from typing import Any
 
 from .. import ExecutorUnavailable
 
-UNIFORM_ZEROS = 16
+NOTHING_BYTES = 16
 
 
 class Host:
@@ -34,7 +34,7 @@ class Host:
         self._pipelines: dict[str, Any] = {}
         self._entries: dict[str, list[Any]] = {}
         self.bytes = 0
-        self._nothing = self._device.create_buffer(size=UNIFORM_ZEROS, usage=wgpu.BufferUsage.STORAGE)
+        self._nothing = self._device.create_buffer(size=NOTHING_BYTES, usage=wgpu.BufferUsage.STORAGE)
 
     def buffer(self, n_bytes: int) -> int:
         """A storage buffer of zeros; MemoryError where the device does not allow one so large."""

@@ -7,7 +7,7 @@ from math import prod
 import numpy as np
 
 from ...program import Instruction
-from ..wasm.views import View, merge_axes
+from ..views import View, merge_axes
 from .elementwise import FORMULAS, kernel
 from .lowering import Lowering, groups, lowers, words
 

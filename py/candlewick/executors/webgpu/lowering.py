@@ -15,7 +15,7 @@ from types import EllipsisType
 import numpy as np
 
 from ...program import Instruction, Program, Value
-from ..wasm.views import WORD, View, merge_axes, strided
+from ..views import WORD, View, merge_axes, strided
 
 MAX_GROUPS = 65535
 """Workgroups along one axis that every WebGPU device allows."""
