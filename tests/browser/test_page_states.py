@@ -138,7 +138,7 @@ def test_stop_while_loading_and_on_at_once(browser, site, then):
         network = {"offline": False, "latency": 5, "uploadThroughput": 1e6}
         devtools.send("Network.emulateNetworkConditions", network | {"downloadThroughput": 6e6})
         page.get_by_role("button", name="Try the sample").click()
-        expect(page.locator("#doing")).to_contain_text("Waiting for the model", timeout=5000)
+        expect(page.locator("#doing")).to_contain_text(re.compile("Fetching the sample|Waiting for the model"))
         stop = "load-stop" if then == "load" else "stop"
         page.evaluate("([stop, then]) => { for (const id of [stop, then]) document.getElementById(id).click(); }", [stop, then])
         expect(page.locator("#chip")).to_contain_text("Loading")

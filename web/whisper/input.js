@@ -3,7 +3,8 @@
  *
  * @typedef {object} Source
  * @property {string} name shown to the person, as text
- * @property {Blob} blob what the player plays
+ * @property {Blob | null} blob what the player plays; null until it is loaded
+ * @property {((signal: AbortSignal) => Promise<Blob>) | null} [load] fetches the blob
  * @property {{samples: Float32Array, rate: number} | null} recording the microphone's samples; null for a file
  */
 import { AudioError, wavBlob } from "../lib/audio.js";
@@ -15,6 +16,22 @@ import { byId, colour, drawBars, fitCanvas, formatClock } from "../lib/ui.js";
 const SAMPLE = new URL("../samples/candle.wav", import.meta.url);
 /** A recording shorter than this was a slip of the finger. */
 const SHORTEST_SECONDS = 0.25;
+
+/**
+ * The connections of a browser to one server are few, and a model that is being downloaded takes them: this may wait long.
+ * @param {AbortSignal} signal
+ */
+async function fetchSample(signal) {
+  try {
+    const response = await fetch(SAMPLE, { signal });
+    if (!response.ok) throw new Error(`the server answered ${response.status} ${response.statusText}`);
+    return await response.blob();
+  } catch (error) {
+    signal.throwIfAborted();
+    const why = error instanceof Error ? error.message : String(error);
+    throw new AudioError(`The sample could not be fetched: ${why}. Look at your connection, or open a file of your own.`, "sample");
+  }
+}
 
 export class Input {
   #record = byId("record", HTMLButtonElement);
@@ -48,7 +65,7 @@ export class Input {
   constructor() {
     this.#record.addEventListener("click", () => void this.toggle());
     this.#open.addEventListener("click", () => this.openFile());
-    this.#sample.addEventListener("click", () => void this.takeSample());
+    this.#sample.addEventListener("click", () => this.takeSample());
     this.#file.addEventListener("change", () => {
       this.#take([...this.#file.files ?? []]);
       this.#file.value = "";                            // the same file may be chosen again
@@ -65,19 +82,8 @@ export class Input {
     if (!this.recording) this.#file.click();
   }
 
-  async takeSample() {
-    if (this.recording) return;
-    this.#sample.disabled = true;
-    try {
-      const response = await fetch(SAMPLE);
-      if (!response.ok) throw new Error(`the server answered ${response.status} ${response.statusText}`);
-      this.onSource({ name: "Sample", blob: await response.blob(), recording: null });
-    } catch (error) {
-      const why = error instanceof Error ? error.message : String(error);
-      this.onError(new AudioError(`The sample could not be fetched: ${why}. Look at your connection, or open a file of your own.`, "sample"));
-    } finally {
-      this.#sample.disabled = false;
-    }
+  takeSample() {
+    if (!this.recording) this.onSource({ name: "Sample", blob: null, load: fetchSample, recording: null });
   }
 
   /** @param {File[]} files */

@@ -81,7 +81,8 @@ function begin(source) {
   view.quiet.hidden = true;
   view.job.hidden = false;
   view.name.textContent = source.name;
-  player.show(source.blob, source.recording ? source.recording.samples.length / source.recording.rate : null);
+  if (source.blob) player.show(source.blob, source.recording ? source.recording.samples.length / source.recording.rate : null);
+  else player.hide();
   void run(job);
 }
 
@@ -141,7 +142,7 @@ async function run(job) {
  * @returns {Promise<import("../lib/audio.js").ReadSound>}
  */
 async function readJob(job) {
-  const { recording, blob } = job.source;
+  const { recording } = job.source;
   const bars = 480;
   if (recording) {
     if (job === current) player.setPeaks(peaks([recording.samples], bars));
@@ -149,6 +150,12 @@ async function readJob(job) {
       seconds: recording.samples.length / recording.rate, note: null };
   }
   try {
+    let { blob } = job.source;
+    if (!blob && job.source.load) {
+      blob = job.source.blob = await job.source.load(job.stop.signal);
+      if (job === current) player.show(blob, null);
+    }
+    if (!blob) throw new Error("a source has a blob, or a way to load it");
     const read = await readSound(blob, job.stop.signal);
     if (job === current) {
       if (read.sound.kind === "pcm") player.setPeaks(peaks(read.sound.channels, bars));
@@ -244,7 +251,7 @@ function showJob() {
 
 /** @param {Job} job */
 function showProgress(job) {
-  let words = "Reading the sound", left = "";
+  let words = job.source.blob ? "Reading the sound" : "Fetching the sound", left = "";
   /** @type {number | null} */
   let part = null;
   if (job.state === "waiting") {
@@ -314,7 +321,9 @@ view.again.addEventListener("click", () => {
   void run(job);
 });
 view.copy.addEventListener("click", copyWords);
-view.save.addEventListener("click", () => { if (current) saveFile(`${fileName(current.source.name, "transcript")}.wav`, current.source.blob); });
+view.save.addEventListener("click", () => {
+  if (current?.source.blob) saveFile(`${fileName(current.source.name, "transcript")}.wav`, current.source.blob);
+});
 for (const button of view.away.querySelectorAll("button[data-format]")) {
   button.addEventListener("click", () => {
     const name = /** @type {HTMLElement} */ (button).dataset.format ?? "txt";
@@ -334,14 +343,14 @@ function copyWords() {
 async function tellDiagnostics(button) {
   const job = current && {
     state: current.state, sound: current.read?.sound.kind ?? null, seconds: current.read?.seconds ?? null,
-    bytes: current.source.blob.size, type: current.source.blob.type, microphone: !!current.source.recording,
+    bytes: current.source.blob?.size, type: current.source.blob?.type, microphone: !!current.source.recording,
     timings: current.result?.timings ?? null,
   };
   await copyDiagnostics(button, link, lastError ?? link.error, { job });
 }
 
 listenForKeys({
-  r: () => void input.toggle(), o: () => input.openFile(), s: () => void input.takeSample(),
+  r: () => void input.toggle(), o: () => input.openFile(), s: () => input.takeSample(),
   p: () => { if (player.shown) player.toggle(); }, c: copyWords,
 }, () => {
   if (input.recording) void input.toggle();
