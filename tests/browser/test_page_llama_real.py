@@ -32,7 +32,7 @@ def test_three_turns_stop_in_the_middle_and_another(browser, site):
         expect(page.locator("#doing")).to_contain_text(re.compile(r"Writing: \d\d tokens, .+ tokens/s"), timeout=WRITTEN_MS)
         page.locator("#say").fill("a draft")  # the field is free meanwhile
         page.get_by_role("button", name="Stop", exact=True).click()
-        page.locator("#chat[aria-busy=false]").wait_for(timeout=3000)
+        page.locator("#chat[aria-busy=false]").wait_for(timeout=WRITTEN_MS)
         page.keyboard.press("Escape")  # once more, with nothing to stop
         kept = said(page)[1]
         assert len(kept.split()) > 5
@@ -60,7 +60,7 @@ def test_stop_before_the_first_word_and_while_loading(browser, site):
         page.locator("#say").fill("Hello")
         page.locator("#say").press("Enter")
         page.get_by_role("button", name="Stop", exact=True).click()
-        page.locator("#chat[aria-busy=false]").wait_for(timeout=3000)
+        page.locator("#chat[aria-busy=false]").wait_for(timeout=WRITTEN_MS)
         expect(page.locator(".facts-line")).to_have_text("stopped by you")
         dial(page, "Longest answer").fill("30")
         ask(page, "What is 2 + 2?", 2)  # loads by itself, and stands without the answer that never came

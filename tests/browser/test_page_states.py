@@ -41,10 +41,10 @@ def test_recording_made_while_the_model_loads_is_transcribed(other_browser, site
                             f"--use-file-for-fake-audio-capture={SAMPLE}%noloop")
     with visit(talking, site) as page:
         page.get_by_role("button", name="Record", exact=True).click()
-        expect(page.locator("#mic-say")).to_have_text("Recording 0:01", timeout=10_000)
+        expect(page.locator("#mic-say")).to_have_text(re.compile("Recording 0:0[1-9]"))
         expect(page.get_by_role("meter", name="Microphone level")).to_be_visible()
         expect(page.get_by_role("button", name="Try the sample")).to_be_disabled()
-        expect(page.locator("#mic-say")).to_have_text("Recording 0:08", timeout=20_000)
+        expect(page.locator("#mic-say")).to_have_text(re.compile("Recording 0:(0[89]|[1-9])"), timeout=60_000)
         loud = page.get_by_role("meter").evaluate(
             "(canvas) => canvas.getContext('2d').getImageData(0, canvas.height / 4, canvas.width, 1).data.some((x) => x)")
         assert loud, "nothing is drawn in the upper part of the meter: no level was seen"
@@ -59,7 +59,7 @@ def test_recording_made_while_the_model_loads_is_transcribed(other_browser, site
 
         # again, with keys, stopped by Escape
         page.keyboard.press("r")
-        expect(page.locator("#mic-say")).to_have_text("Recording 0:01", timeout=10_000)
+        expect(page.locator("#mic-say")).to_have_text(re.compile("Recording 0:0[1-9]"))
         page.keyboard.press("Escape")
         wait_done(page, "Recording 2")
 
@@ -70,7 +70,7 @@ def test_silent_microphone_is_noticed(other_browser, site, tmp_path):
                           f"--use-file-for-fake-audio-capture={tmp_path / 'silence.wav'}")
     with visit(muted, site) as page:
         page.get_by_role("button", name="Record", exact=True).click()
-        expect(page.locator("#mic-hint")).to_contain_text("Is it muted?", timeout=15_000)
+        expect(page.locator("#mic-hint")).to_contain_text("Is it muted?")
 
 
 def test_refused_microphone_in_words_and_files_still_work(other_browser, site):
@@ -92,7 +92,7 @@ def test_stop_while_loading_then_go_on(browser, site):
     with visit(browser, site) as page:
         expect(page.get_by_role("button", name="Record", exact=True)).to_be_enabled()  # the shell is usable at once
         page.get_by_role("button", name="Try the sample").click()
-        expect(page.locator("#doing")).to_contain_text("Waiting for the model", timeout=5000)
+        expect(page.locator("#doing")).to_contain_text(re.compile("Fetching the sample|Waiting for the model"))
         page.get_by_role("button", name="Stop", exact=True).click()
         wait_done(page, "Sample")
         expect(page.get_by_role("heading", name="Stopped")).to_be_visible()
