@@ -6,6 +6,7 @@ Whatever is not there is said out loud by the skip: `bash tests/run` makes all o
 from __future__ import annotations
 
 import os
+import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,6 +27,8 @@ CHROMIUM_FLAGS = [
 ]
 if hasattr(os, "geteuid") and os.geteuid() == 0:
     CHROMIUM_FLAGS.append("--no-sandbox")  # Chromium refuses its sandbox to root
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in the background: tests send Ctrl-C
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 # Cheapest first. The browser must also be last: while Playwright runs, no other event loop can be started in its thread.
 ORDER = ("unit", "executors", "models", "bench", "browser")
 
