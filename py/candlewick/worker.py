@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 import candlewick
-from candlewick import audio, executors
+from candlewick import audio, executors, verify
 from candlewick.executors.example import example_inputs
 from candlewick.executors.wasm.host_browser import Host
 from candlewick.executors.webgpu.host_browser import Host as Device
@@ -43,6 +43,7 @@ class BrowserSource:
 
     async def read(self, start: int, end: int) -> bytes:
         check_range(self.name, self.size, start, end)
+        self._files: dict[str, BrowserSource] = {}
         data = (await self.js.read(start, end)).to_bytes()
         if len(data) != end - start:
             raise WeightsError(f"{self.name}: wanted {end - start} bytes at {start}, got {len(data)}; the file got shorter")
@@ -58,6 +59,10 @@ class Worker:
         self._task: Any = None
         self._executor: executors.Executor | None = None
         random.seed(os.urandom(16))  # a memory snapshot holds the state of the visit that made it
+
+    async def verify(self, host: Any, sources: Any) -> str:
+        """host: an empty one, for every kernel, or None; sources: the loaded model's files again, for a step of it, or None."""
+        return await self._answer(self._verify(host, sources))
 
     # ---- requests: each returns JSON {"result": ...} or {"error": {code, message, data}} --------------------------
 
@@ -96,7 +101,8 @@ class Worker:
     async def _load(self, params: Mapping[str, Any], name: str, sources: Any, host: Any, reason: str) -> dict[str, Any]:
         await self._unload()
         began = time.perf_counter()
-        checkpoint = Checkpoint({key: BrowserSource(key, sources.get(key)) for key in sources.keys()}, name)
+        self._files = {key: BrowserSource(key, sources.get(key)) for key in sources.keys()}
+        checkpoint = Checkpoint(self._files, name)
         task = await family_of(checkpoint)
         executor = executor_for(host)
         if reason:
@@ -136,6 +142,33 @@ class Worker:
     async def _profile(self, entry: str, rounds: int = 5, position: int = 0) -> dict[str, Any]:
         if self._executor is None or entry not in self._executor.programs:
             raise BadInput(f"profile: no entry {entry!r} is loaded")
+    async def _verify(self, host: Any, sources: Any) -> dict[str, Any]:
+        """Of the loaded model each entry takes one step, and what it kept from earlier requests is lost."""
+        rows: list[dict[str, Any]] = []
+
+        def on_progress(done: int, total: int, what: str) -> None:
+            if self.cancelled():
+                raise executors.Stopped
+            stage = "verify" if entries is None else "verify model"
+            self.notify({"event": "progress", "stage": stage, "done": done, "total": total, "unit": "steps", "file": what})
+
+        entries = None
+        try:
+            if host is not None:
+                await verify.verify_kernels(executor_for(host), rows, on_progress)
+            if sources is not None and self._executor is not None:
+                for name, file in self._files.items():
+                    file.js = sources.get(name)  # those of the load are closed
+                entries = self._executor.programs
+                try:
+                    await verify.verify_model(self._executor, self._task.weights, rows, on_progress)
+                finally:
+                    if hasattr(self._task, "forget"):
+                        self._task.forget()
+        except executors.Stopped:
+            raise Cancelled({"rows": rows, **verify.summary(rows)}) from None
+        return {"rows": rows, **verify.summary(rows)}
+
         executor = self._executor
         inputs = example_inputs(executor.programs[entry], position)
         rows: list[list[Any]] = []
@@ -156,7 +189,7 @@ class Worker:
         return {"versions": versions, "model": model, "memory": self._memory()}
 
     async def _unload(self) -> dict[str, Any]:
-        executor, self._executor, self._task = self._executor, None, None
+        executor, self._executor, self._task, self._files = self._executor, None, None, {}
         if executor is not None:
             await executor.close()
             del executor

@@ -11,6 +11,7 @@ import pytest
 
 from candlewick.dtypes import DTYPES, QUANTISED, n_bytes
 from candlewick.executors.wasm import abi
+from candlewick.verify.cases import HALVES
 from candlewick.weights.quant import dequantise
 
 pytest.importorskip("wasmtime", reason="kernel tests in CPython need wasmtime (requirements-dev.txt)")
@@ -20,9 +21,6 @@ from tests.executors.kernel_calls import Kernels
 
 HOSTS = {"single relaxed": (1, True), "single simd128": (1, False), "2 threads relaxed": (2, True),
          "3 threads simd128": (3, False)}
-HALVES = {"q4_0": (0,), "q4_1": (0, 2), "q5_0": (0,), "q5_1": (0, 2), "q8_0": (0,), "q8_1": (0, 2), "q2_k": (80, 82),
-          "q3_k": (108,), "q4_k": (0, 2), "q5_k": (0, 2), "q6_k": (208,)}
-"""Where a block has half-precision numbers; all its other bytes may be anything."""
 TYPES = [*abi.Q_DTYPES]
 
 

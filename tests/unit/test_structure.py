@@ -20,6 +20,7 @@ ORDER = [
     ("nn",),
     ("passes",),
     ("executors",),
+    ("verify",),
     ("audio",),
     ("audio_file",),
     ("image",),

@@ -10,7 +10,7 @@ from typing import Any
 from candlewick import executors
 from candlewick.models.llama import GenerateOptions, Generator
 from candlewick.tasks import TURN_SECONDS, BadInput, Cancelled, Desk
-from candlewick.weights.load import Checkpoint
+from candlewick.weights.load import Checkpoint, Weights
 
 MODEL_TYPES = ("llama", "mistral", "qwen2")
 
@@ -42,6 +42,10 @@ class Generation:
         capacity: int | None = None,
     ) -> Generation:
         return cls(await Generator.load(checkpoint, executor, on_progress, capacity))
+
+    @property
+    def weights(self) -> Weights:
+        return self._generator.model.weights
 
     def describe(self) -> dict[str, Any]:
         return self._generator.describe()

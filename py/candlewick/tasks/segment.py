@@ -13,7 +13,7 @@ from candlewick import executors
 from candlewick.models.sam import EverythingOptions, Segmenter
 from candlewick.models.sam.programs import is_sam
 from candlewick.tasks import TURN_SECONDS, BadInput, Cancelled, Desk
-from candlewick.weights.load import Checkpoint
+from candlewick.weights.load import Checkpoint, Weights
 
 
 class Segmentation:
@@ -41,8 +41,16 @@ class Segmentation:
         await segmenter.prepare(2, True)
         return cls(segmenter)
 
+    @property
+    def weights(self) -> Weights:
+        return self._segmenter.model.weights
+
     def describe(self) -> dict[str, Any]:
         return self._segmenter.describe()
+
+    def forget(self) -> None:
+        """Others have used the model's memory: no picture is set."""
+        self._id = None
 
     async def set_image(self, params: Mapping[str, Any], data: Any, desk: Desk) -> dict[str, Any]:
         """params: {id, width, height}; data: {rgba} bytes (height, width, 4), or {embedding} float32 (64, 64, 256)."""

@@ -40,6 +40,10 @@ class Transcription:
         return self._transcriber.describe()
 
     async def transcribe(self, params: Mapping[str, Any], data: Any, desk: Desk) -> dict[str, Any]:
+    @property
+    def weights(self) -> Any:
+        return self._transcriber.model.weights
+
         """params: {options}; data: {bytes} of a WAV file, or {channels, rate}."""
         options = transcribe_options(params.get("options") or {})
         samples, rate = read_sound(data)
