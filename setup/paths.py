@@ -45,15 +45,16 @@ SERVED: dict[str, frozenset[str] | None] = {
     "web": None,
     "workers": None,
     "models": None,
-    "build": frozenset({"pyodide", "wheels"}),
+    "build": frozenset({"pyodide", "wheels", "lib"}),
 }
 HOME = "/web/"
 PYODIDE = ("build", "pyodide")  # holds a folder for each version
+VERSIONED = (PYODIDE, ("build", "lib"))
 
 
 def is_versioned(names: list[str]) -> bool:
-    """Whether what lies at these names never changes: build/pyodide/VERSION/..., whose hashes set-up has checked."""
-    return tuple(names[:2]) == PYODIDE and len(names) > 3
+    """Whether what lies at these names never changes: files in folders named by a version, whose hashes set-up has checked."""
+    return tuple(names[:2]) in VERSIONED and len(names) > 3
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ BUILD_WHEEL = "import sys; from hatchling.build import build_wheel; print(build_
 
 
 class Setup:
-    """Everything that is made in a checkout: .venv, build/pyodide/VERSION, build/wheels and the weights in models/."""
+    """Everything that is made in a checkout: .venv, build/{pyodide/VERSION,wheels,lib} and the weights in models/."""
 
     def __init__(self, root: Path):
         self.root = root
@@ -54,6 +54,7 @@ class Setup:
         self.environment()
         self.pyodide()
         self.wheels()
+        self.mediabunny()
         for manifest in sorted(self.root.glob("models/*/manifest.json")):
             self.checkpoint(manifest)
         self.template_wheel()
@@ -123,6 +124,20 @@ class Setup:
             from_wheel(self.python, source["pip"], wanted, folder)
 
         self._collect("wheels", source, members, self.build / "wheels", fallback)
+
+    def mediabunny(self) -> None:
+        """build/lib/mediabunny-VERSION: what takes sound and film files apart in the page. Other versions go."""
+        source = self.sources["mediabunny"]
+        members, whole = [Member(**file) for file in source["files"]], Member(**source["tarball"])
+
+        def fallback(wanted: Sequence[Member], folder: Path) -> None:
+            from_npm(source["npm"], whole, wanted, folder)
+
+        folder = self.build / "lib" / f"mediabunny-{source['version']}"
+        self._collect("mediabunny", source, members, folder, fallback)
+        for other in folder.parent.iterdir():
+            if other != folder:
+                shutil.rmtree(other)
 
     def _collect(self, step: str, source: dict[str, Any], members: list[Member], folder: Path, fallback: Any) -> None:
         """Files into a folder: those that lie there whole stay, the others come from the CDN or else the fallback."""

@@ -6,30 +6,25 @@
 import { boot } from "./boot.js";
 import { openCheckpoint, removeDamaged } from "./checkpoint.js";
 import { features } from "./features.js";
+import { Hosts } from "./hosts.js";
+import { BlobSource } from "./files.js";
 import { EngineError } from "./protocol.js";
+import { MediaSound, PcmSound } from "./sound.js";
 import { Store, usage } from "./storage.js";
 import { KernelHost, prefetchKernels } from "./wasm.js";
-import { GpuHost } from "./webgpu.js";
 
 /** Id of the request that notifications belong to; 0 between requests. */
 let current = 0;
-/** Larger kernel memory than this is not kept for the next model, which may be a small one. */
-const KEPT_BYTES = 1 << 30;
 /** Id of the request that is to be cancelled. */
 let cancelled = 0;
 /** @type {AbortController | null} */
 let abort = null;
 /** Word 0 is set by the page while the running request is to be cancelled; null where memory cannot be shared. @type {Int32Array | null} */
 let stopWord = null;
-/** @type {KernelHost | GpuHost | null} */
-let host = null;
-/**
- * The kernels of the model before, for the next one: browsers are slow to let go of a memory that nothing uses any more.
- * @type {KernelHost | null}
- */
-let kept = null;
 /** The load that is in force, to be repeated when the GPU goes away. @type {import("./protocol.js").LoadParams | null} */
 let loaded = null;
+/** The picture that is set on a GPU, to be set again on another. @type {{params: object, data: Record<string, any>} | null} */
+let picture = null;
 /** What the files of the loaded checkpoint hold open. @type {import("./files.js").Source[]} */
 let open = [];
 let snapshot = "unavailable";
@@ -58,6 +53,8 @@ const progress = (
   /** @type {string} */ file = "",
 ) => notify({ event: "progress", stage, done, total, unit, ...(file ? { file } : {}) });
 
+const hosts = new Hosts(isCancelled, (buffer, stop) => post({ event: "kernel", buffer, stop }));
+
 /** What Python calls. */
 const page = {
   notify: (/** @type {string} */ json) => {
@@ -72,7 +69,7 @@ const page = {
   },
   cancelled: isCancelled,
   python_bytes: () => python.py._module.HEAPU8.length,
-  kernel_bytes: () => host?.size ?? 0,
+  kernel_bytes: () => hosts.current?.size ?? 0,
 };
 
 /** @type {{py: any, worker: any, timings: Record<string, number>}} */
@@ -134,21 +131,40 @@ async function ask(coroutine) {
 }
 
 /**
- * A request to the loaded task. `data` holds what JSON does not; a key that is absent is undefined, which Python can read.
+ * A request to the loaded task. `data` holds what JSON does not; a key that is absent is undefined, which Python can read. Where
+ * the GPU fails, the model is loaded again elsewhere, and the request begins anew.
  * @param {string} method @param {object} params @param {Record<string, any>} data
  */
 async function askTask(method, params, data) {
   await ready;
-  const attempt = () => ask(python.worker.task(method, JSON.stringify(params), data));
-  for (const executor of /** @type {const} */ (["webgpu", "wasm"]))
+  const task = (/** @type {string} */ name, /** @type {object} */ given, /** @type {Record<string, any>} */ more) =>
+    ask(python.worker.task(name, JSON.stringify(given), more));
+  for (let attempt = 1; ; attempt++)
     try {
-      return await attempt();
+      if (attempt > 1 && picture && method !== "set_image") await task("set_image", picture.params, picture.data);
+      const answer = await task(method, params, data);
+      if (method === "set_image") picture = hosts.gpu && { params, data };
+      return answer;
     } catch (error) {
-      if (!(error instanceof EngineError) || error.code !== "device_lost" || !loaded) throw error;
-      warn(`${error.message}; the model is loaded again ${executor === "webgpu" ? "on a new device" : "on WebAssembly"}`);
-      await load({ ...loaded, executor });
+      const executor = loaded && hosts.instead(error, attempt);
+      if (!loaded || !executor) throw error;
+      await begin(loaded, executor, /** @type {EngineError} */ (error).message);
     }
-  return attempt();
+}
+
+/**
+ * The model on another device or executor, for the request that is running.
+ * @param {import("./protocol.js").LoadParams} params @param {"webgpu" | "wasm"} executor @param {string} why
+ */
+async function begin(params, executor, why) {
+  warn(`${why}; the model is loaded again ${executor === "webgpu" ? "on a new device" : "on WebAssembly"}`);
+  try {
+    const info = await load({ ...params, executor }, why);
+    notify({ event: "restart", executor: info.executor, reason: info.reason });
+  } catch (error) {
+    post({ event: "gone" }); // the page believes that the model is loaded: a new worker will
+    throw error;
+  }
 }
 
 function closeFiles() {
@@ -156,61 +172,8 @@ function closeFiles() {
   open = [];
 }
 
-/** @param {boolean} keep its kernels and their memory for the load that follows */
-function dropHost(keep) {
-  if (keep && host instanceof KernelHost && host.size <= KEPT_BYTES) kept = host;
-  else host?.dispose();
-  host = null;
-  post({ event: "kernel", buffer: null, stop: 0 });
-}
-
-/** @param {import("./protocol.js").LoadParams} params @param {AbortSignal} signal @returns {Promise<string>} why this executor */
-async function makeHost(params, signal) {
-  const executor = params.executor ?? "auto";
-  if (executor === "numpy" || executor === "webgpu") {
-    kept?.dispose();
-    kept = null;
-  }
-  if (executor === "numpy") return "chosen by hand";
-  let made;
-  let instead = "";
-  if (executor === "webgpu") {
-    try {
-      const gpu = await GpuHost.create();
-      if (signal.aborted) {
-        gpu.dispose();
-        throw new EngineError("cancelled", "stopped");
-      }
-      host = gpu;
-      host.cancelled = isCancelled;
-      return `WebGPU on ${gpu.about.name}${gpu.about.software ? ", an emulator on the processor: slower than WebAssembly" : ""}`;
-    } catch (error) {
-      if (EngineError.from(error).code !== "no_gpu") throw error;
-      instead = `, as WebGPU cannot be used: ${/** @type {Error} */ (error).message}`;
-    }
-  }
-  try {
-    made = kept?.serves(params.threads ?? null) ? kept : await KernelHost.create(params.threads ?? null);
-    if (made !== kept) kept?.dispose();
-    kept = null;
-  } catch (error) {
-    const failure = EngineError.from(error);
-    if (executor === "wasm") throw failure;
-    return `kernels are not available: ${failure.message}`;
-  }
-  if (signal.aborted) {
-    made.dispose();
-    throw new EngineError("cancelled", "stopped");
-  }
-  host = made;
-  host.cancelled = isCancelled;
-  if (host.shared) post({ event: "kernel", buffer: host.memory.buffer, stop: host.stopAddress });
-  const threads = host.threads === 1 ? "1 thread" : `${host.threads} threads`;
-  return `WebAssembly SIMD on ${threads}${host.reason ? `, ${host.threadsAsked} asked: ${host.reason}` : ""}${instead}`;
-}
-
-/** @param {import("./protocol.js").LoadParams} params */
-async function load(params) {
+/** @param {import("./protocol.js").LoadParams} params @param {string} [why] what stands against a GPU */
+async function load(params, why) {
   const begun = performance.now();
   const store = await storePromise;
   const signal = /** @type {AbortController} */ (abort).signal;
@@ -223,19 +186,16 @@ async function load(params) {
     onBytes: (done, total, file) => progress("download", done, total, "bytes", file),
   });
   const [checkpoint, reason] = await Promise.all(
-    [opening, makeHost(params, signal), ready].map(stoppable(signal)),
+    [opening, hosts.make({ params, signal, why }), ready].map(stoppable(signal)),
   ).catch(async (error) => {
     (await opening.catch(() => null))?.sources.forEach((source) => source.close());
     throw error;
   });
   open = [...checkpoint.sources.values()];
   const downloaded = performance.now();
-  const { model, files, ...rest } = params;
-  const result = await ask(
-    python.worker.load(JSON.stringify(rest), checkpoint.name, checkpoint.sources, host ?? undefined, reason),
-  ); // null is not None in Python
+  const result = await loadFrom(checkpoint, { params, signal }, reason);
   closeFiles();
-  host?.clearSources();
+  hosts.current?.clearSources();
   const { runtime_ms = 0, numpy_ms = 0, import_ms = 0 } = python.timings;
   result.timings = {
     ...python.timings,
@@ -248,9 +208,30 @@ async function load(params) {
     since_start_ms: performance.now(),
   };
   result.cache = { snapshot };
-  if (host instanceof GpuHost) result.gpu = host.about;
+  if (hosts.gpu) result.gpu = { ...hosts.gpu.about, ...hosts.gpu.facts() };
   loaded = params;
   return result;
+}
+
+/**
+ * Python reads the model. What a GPU fails in is done on another device, then on WebAssembly, from the same files.
+ * @param {{name: string, sources: Map<string, import("./files.js").Source>}} checkpoint
+ * @param {import("./hosts.js").Wish} wish @param {string} reason
+ */
+async function loadFrom({ name, sources }, { params, signal }, reason) {
+  const { model, files, ...rest } = params;
+  for (let attempt = 1; ; attempt++)
+    try {
+      const host = hosts.current ?? undefined; // null is not None in Python
+      return await ask(python.worker.load(JSON.stringify(rest), name, sources, host, reason));
+    } catch (error) {
+      const executor = hosts.instead(error, attempt);
+      if (!executor) throw error;
+      const why = /** @type {EngineError} */ (error).message;
+      warn(`${why}; the model is loaded ${executor === "webgpu" ? "on a new device" : "on WebAssembly"}`);
+      hosts.drop(false);
+      reason = await hosts.make({ params: { ...params, executor }, signal, why });
+    }
 }
 
 /** Leave a wait when the request is cancelled; what is waited for goes on. @param {AbortSignal} signal */
@@ -263,6 +244,7 @@ const stoppable = (signal) => (/** @type {Promise<any>} */ promise) =>
   });
 
 async function unload() {
+  picture = null;
   await release(false);
   return {};
 }
@@ -272,27 +254,32 @@ async function release(keep) {
   loaded = null;
   if (python?.worker) await ask(python.worker.unload());
   closeFiles();
-  if (host) dropHost(keep);
-  if (!keep) {
-    kept?.dispose();
-    kept = null;
-  }
+  hosts.drop(keep);
+  if (!keep) hosts.forget();
 }
 
 /** @param {import("./protocol.js").TranscribeParams} params */
-async function transcribe({ audio, options }) {
+async function transcribe({ audio, options, state }) {
+  if (audio?.kind === "wav") {
+    const wav = new BlobSource("the recording", audio.bytes instanceof Blob ? audio.bytes : new Blob([audio.bytes]));
+    return askTask("transcribe", { options, state }, { wav, sound: undefined });
+  }
   const sound =
-    audio?.kind === "wav"
-      ? { bytes: new Uint8Array(audio.bytes) }
+    audio?.kind === "media"
+      ? await MediaSound.open(audio.file)
       : audio?.kind === "pcm"
-        ? { channels: audio.channels, rate: audio.rate }
+        ? new PcmSound(audio.channels, audio.rate)
         : null;
   if (!sound)
     throw new EngineError(
       "bad_input",
-      `transcribe: audio.kind is ${/** @type {any} */ (audio)?.kind}; there are wav and pcm`,
+      `transcribe: audio.kind is ${/** @type {any} */ (audio)?.kind}; there are wav, media and pcm`,
     );
-  return askTask("transcribe", { options }, { bytes: undefined, ...sound });
+  try {
+    return await askTask("transcribe", { options, state }, { wav: undefined, sound });
+  } finally {
+    sound.close();
+  }
 }
 
 /** @param {import("./protocol.js").SetImageParams} params */
@@ -312,6 +299,28 @@ async function profile(params) {
   return ask(python.worker.profile(JSON.stringify(params)));
 }
 
+/**
+ * Whether the executor in use computes what it should: every kernel on a device of its own, and a step of the loaded model.
+ * @param {{model?: boolean}} params
+ */
+async function verify({ model = true }) {
+  await ready;
+  const signal = /** @type {AbortController} */ (abort).signal;
+  const scratch = loaded && (await hosts.another());
+  if (!loaded || !scratch)
+    throw new EngineError("bad_input", `verify: ${loaded ? "NumPy is what the others are compared with" : "no model is loaded; load one first"}`);
+  const { gpu } = hosts;
+  let sources = null;
+  try {
+    if (model) ({ sources } = await openCheckpoint(loaded.model, loaded.files, { store: await storePromise, signal, warn }));
+    const result = await ask(python.worker.verify(scratch, sources ?? undefined));
+    return { ...result, executor: gpu ? "webgpu" : "wasm", gpu: gpu && gpu.about };
+  } finally {
+    sources?.forEach((source) => source.close());
+    scratch.dispose();
+  }
+}
+
 async function describe() {
   await ready;
   const { used, allowed } = await usage();
@@ -323,8 +332,8 @@ async function describe() {
     userAgent: navigator.userAgent,
     cache: { snapshot, stored: (await storePromise) !== null, used, quota: allowed },
     timings: python.timings,
-    kernels: host instanceof KernelHost ? { ...host.ran } : null,
-    gpu: host instanceof GpuHost ? host.about : null,
+    kernels: hosts.current instanceof KernelHost ? { ...hosts.current.ran } : null,
+    gpu: hosts.gpu && { ...hosts.gpu.about, ...hosts.gpu.facts() },
   };
 }
 
@@ -333,6 +342,7 @@ async function describe() {
  * @param {import("./protocol.js").LoadParams} params
  */
 async function loadOrHeal(params) {
+  picture = null;
   try {
     return await load(params);
   } catch (error) {
@@ -363,13 +373,14 @@ const methods = {
   describe,
   unload,
   profile,
+  verify,
 };
 
 /** @param {import("./protocol.js").Request} request */
 async function answer({ id, method, params }) {
   current = id;
   abort = new AbortController();
-  host?.clearStop();
+  hosts.current?.clearStop();
   try {
     if (cancelled === id) throw new EngineError("cancelled", "stopped");
     if (!Object.hasOwn(methods, method))

@@ -8,16 +8,20 @@
 
 /** The version of Python's runtime, as in setup/sources.json: its files lie in build/pyodide/VERSION/. */
 export const PYODIDE = "314.0.4";
+/** The version of what takes sound and film files apart: build/lib/mediabunny-VERSION/. */
+export const MEDIABUNNY = "1.61.0";
 
 /**
  * @typedef {"cancelled" | "bad_input" | "bad_weights" | "out_of_memory" | "worker_died" | "network" | "storage" | "no_gpu" | "device_lost" |
- *   "internal"} ErrorCode
+ *   "gpu_error" | "internal"} ErrorCode
  *   cancelled: stopped by a person; `data.result` may hold what was done so far
  *   bad_input, bad_weights: what was given cannot be used; the message says why
  *   out_of_memory: `data` has `wanted` and `allowed` in bytes
  *   worker_died: the engine is gone; the next request starts a new one
  *   network, storage: a file could not be fetched or kept; the message names the URL
- *   no_gpu: there is no GPU to be had; device_lost: the GPU went away while it was in use
+ *   no_gpu: there is no GPU to be had; device_lost: the GPU went away while it was in use, or said nothing for long;
+ *   gpu_error: it cannot do what it is to do, as where a kernel does not compile. Loads and requests go on elsewhere then, and
+ *   the page only hears why
  *   internal: a fault of ours
  */
 
@@ -33,11 +37,16 @@ export const PYODIDE = "314.0.4";
  */
 
 /**
- * @typedef {{kind: "wav", bytes: ArrayBuffer} | {kind: "pcm", channels: Float32Array[], rate: number}} AudioParams
- *   wav: a whole WAV file; pcm: decoded samples, one array a channel, rate in Hz
+ * @typedef {{kind: "wav", bytes: ArrayBuffer | Blob} | {kind: "media", file: Blob} | {kind: "pcm", channels: Float32Array[], rate: number}} AudioParams
+ *   wav: a WAV file, a Blob is read by ranges; media: any file with a sound track, decoded by pieces (fails with
+ *   `data.whole` where the browser cannot do that: decode it whole and send pcm); pcm: samples, one array a channel, rate in Hz
  */
 
-/** @typedef {{audio: AudioParams, options?: Record<string, any>}} TranscribeParams options: the fields of TranscribeOptions */
+/**
+ * @typedef {{audio: AudioParams, options?: Record<string, any>, state?: object | null}} TranscribeParams
+ *   options: the fields of TranscribeOptions; state: the last one that an earlier run over the same sound told with its
+ *   progress. This run then goes on from there, and its result has only the segments that follow
+ */
 
 /**
  * @typedef {{width: number, height: number, rgba?: Uint8ClampedArray, embedding?: Float32Array}} ImageParams
@@ -111,7 +120,7 @@ export const PYODIDE = "314.0.4";
  */
 
 /**
- * @typedef {"load" | "transcribe" | "generate" | "set_image" | "predict" | "everything" | "embedding" | "prepare" | "profile" | "describe" | "unload"} Method
+ * @typedef {"load" | "transcribe" | "generate" | "set_image" | "predict" | "everything" | "embedding" | "prepare" | "profile" | "verify" | "describe" | "unload"} Method
  */
 
 /**
@@ -124,6 +133,7 @@ export const PYODIDE = "314.0.4";
  *   | {id: number, method: "embedding", params: {id: string}}
  *   | {id: number, method: "prepare", params: {tokens: number, mask?: boolean}}
  *   | {id: number, method: "profile", params: {entry: string, rounds?: number, position?: number}}
+ *   | {id: number, method: "verify", params: {model?: boolean}}
  *   | {id: number, method: "describe", params: {}}
  *   | {id: number, method: "unload", params: {}}} Request
  */
@@ -144,10 +154,45 @@ export const PYODIDE = "314.0.4";
 
 /**
  * @typedef {object} Adapter a GPU
- * @property {string} name as the browser tells it
+ * @property {string} name as the browser tells it, made of these:
+ * @property {string} vendor
+ * @property {string} architecture
+ * @property {string} device
+ * @property {string} description
  * @property {boolean} software an emulator on the processor
  * @property {string[]} features of those that kernels can use
- * @property {Record<string, number>} limits in bytes
+ * @property {Record<string, number>} limits by WebGPU's names; subgroupMinSize and subgroupMaxSize are 0 where not told
+ */
+
+/**
+ * @typedef {{bytes: number, buffers: number, peak: number, lost: string, times: Record<string, {runs: number, gpu_ms: number}> | null}} GpuFacts
+ *   bytes and number of all buffers, and the most bytes so far; why the device is gone, or ""; sums over the runs of each
+ *   entry since the load, null where the device tells no times
+ */
+
+/**
+ * @typedef {object} Checked one comparison with the NumPy kernels, or the worst of several
+ * @property {string} op
+ * @property {string} dtype of the weights that it reads, else of its numbers
+ * @property {string} shape sizes of the operands
+ * @property {string} [entry] part of the model; absent for kernels that were tried alone
+ * @property {number} [checks] how many comparisons it is the worst of
+ * @property {number | null} max_abs_error null where there is no number to compare: see `error`
+ * @property {number | null} max_rel_error as a share of the largest magnitude that was wanted
+ * @property {number} tolerance what max_rel_error may be
+ * @property {boolean} ok
+ * @property {string} [error]
+ */
+
+/**
+ * @typedef {object} Verified the answer to "verify"; of a request that was stopped, `data.result` of the error
+ * @property {Checked[]} rows
+ * @property {boolean} ok
+ * @property {number} checks
+ * @property {number} kernels how many different ones, by op and dtype
+ * @property {number} failed how many of them are wrong
+ * @property {string} executor
+ * @property {Adapter | null} gpu
  */
 
 /**
@@ -159,7 +204,7 @@ export const PYODIDE = "314.0.4";
  * @property {number} threads in use
  * @property {number} threads_asked
  * @property {boolean} relaxed_simd
- * @property {Adapter} [gpu] what the webgpu executor runs on
+ * @property {Adapter & GpuFacts} [gpu] what the webgpu executor runs on
  * @property {Record<string, number>} timings milliseconds: runtime_ms, numpy_ms, import_ms, trace_ms, weights_ms, load_ms
  * @property {Memory} memory
  */
@@ -172,23 +217,28 @@ export const PYODIDE = "314.0.4";
  */
 
 /**
- * @typedef {{text: string, segments: Segment[], language: string, duration: number, no_speech: boolean, stopped?: boolean,
+ * @typedef {{text: string, segments: Segment[], language: string, duration: number, no_speech: boolean, stopped?: boolean, note?: string | null,
  *   timings: Record<string, number>}} Transcript
  */
 
 /**
- * @typedef {{id: number, event: "progress", stage: "runtime" | "download" | "memory" | "weights" | "prepare" | "transcribe" | "everything",
- *     done: number, total: number, unit: "bytes" | "steps" | "seconds", file?: string}
+ * @typedef {{id: number, event: "progress", stage: "runtime" | "download" | "memory" | "weights" | "shaders" | "prepare" | "mel" | "transcribe" | "everything" | "verify" | "verify model",
+ *     done: number, total: number, unit: "bytes" | "steps" | "seconds", file?: string, levels?: number[], state?: object}
  *   | {id: number, event: "token", text: string, start: number, token: number | null, logprob: number | null, top: Likely[]}
  *   | {id: number, event: "prefill", done: number, total: number}
  *   | {id: number, event: "segment", segment: Segment}
  *   | {id: number, event: "region", logits: Float32Array, iou: number, stability: number, point: number[]}
+ *   | {id: number, event: "restart", executor: string, reason: string}
  *   | {id: number, event: "log", level: "info" | "warning" | "error", message: string}} Notification
  *   id 0 belongs to no request: start-up of the worker, news of the cache
+ *   progress "mel" is the first pass over a long recording, with the levels (0..1, two a second) of what it passed;
+ *   "transcribe" may carry the state to go on from
+ *   progress "verify" and "verify model": `file` is the kernel, or the part of the model
  *   progress "memory": total is what will be taken, before anything is read
  *   token: transcribe tells text and start (seconds); generate tells the text that may be shown now, the token's id, its
  *   log-probability and the most probable ones. The last one may have no token: text that was held back until the end
  *   prefill: tokens of the prompt that are read
+ *   restart: the GPU failed, and the request begins anew on this executor: what it has told so far comes again
  */
 
 /**

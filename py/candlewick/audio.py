@@ -6,7 +6,7 @@ Only NumPy is needed. Other file types are decoded by the browser in the page, a
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -54,48 +54,44 @@ def read_wav(data: bytes) -> tuple[np.ndarray, int]:
     Integer samples are divided by their full scale, so they lie in -1 .. 1; 8-bit ones are unsigned in the file. A data
     chunk longer than the file (a recording that was cut off, or streamed) is read as far as it goes. Raises AudioError.
     """
-    chunk, format = _find_chunks(data)
-    out = np.empty((len(chunk) // format.frame, format.channels), np.float32)
-    for start, block in _blocks_of(chunk, format):
-        out[start : start + len(block)] = block
-    return out, format.rate
-
-
-def read_wav_mono(data: bytes) -> tuple[np.ndarray, int]:
-    """As `read_wav` and `to_mono`, -> samples float32 (n,), rate in Hz: but the channels never stand beside each other in
-    memory, so a recording of hours takes no more than its mean."""
-    chunk, format = _find_chunks(data)
-    out = np.empty(len(chunk) // format.frame, np.float32)
-    for start, block in _blocks_of(chunk, format):
-        out[start : start + len(block)] = to_mono(block)
-    return out, format.rate
-
-
-def _find_chunks(data: bytes) -> tuple[memoryview, WavFormat]:
-    """Bytes of a file -> its samples as they stand, and what they are."""
-    format, chunk = None, None
-    size64: int | None = None
     view = memoryview(data)
-    if view[:4] not in (b"RIFF", b"RF64") or view[8:12] != b"WAVE":
-        raise AudioError(f"not a WAV file: it begins with {looks_like(bytes(view[:12]))}")
+    search = find_samples(len(view))
+    try:
+        start, end = next(search)
+        while True:
+            start, end = search.send(bytes(view[start:end]))
+    except StopIteration as found:
+        (start, end), format = found.value
+    return read_frames(view[start:end], format), format.rate
+
+
+def find_samples(size: int) -> Generator[tuple[int, int], bytes, tuple[tuple[int, int], WavFormat]]:
+    """Where the samples of a WAV file of `size` bytes stand: asks for ranges (start, end), is sent their bytes, and returns
+    the range of the data chunk and what its samples are. So files are searched alike in memory, on disk and in a browser."""
+    format: WavFormat | None = None
+    data: tuple[int, int] | None = None
+    size64: int | None = None
+    head = yield 0, min(12, size)
+    if head[:4] not in (b"RIFF", b"RF64") or head[8:12] != b"WAVE":
+        raise AudioError(f"not a WAV file: it begins with {looks_like(head)}")
     at = 12
-    while at + 8 <= len(view):
-        name, size = bytes(view[at : at + 4]), int.from_bytes(view[at + 4 : at + 8], "little")
-        body = view[at + 8 : at + 8 + size]
-        if name == b"ds64" and len(body) >= 16:
-            size64 = int.from_bytes(body[8:16], "little")
+    while at + 8 <= size and (format is None or data is None):
+        head = yield at, at + 8
+        name, length = head[:4], int.from_bytes(head[4:], "little")
+        begin = at + 8
+        if name == b"ds64" and length >= 16 and begin + 16 <= size:
+            size64 = int.from_bytes((yield begin, begin + 16)[8:], "little")
         elif name == b"fmt " and format is None:
-            format = _read_format(bytes(body))
-        elif name == b"data" and chunk is None:
-            if size == 0xFFFFFFFF:  # the real size is in ds64, or was never written
-                size = size64 if size64 is not None else len(view) - at - 8
-                body = view[at + 8 : at + 8 + size]
-            chunk = body
-        at += 8 + size + size % 2  # chunks stand on even offsets
-    if format is None or chunk is None:
+            format = _read_format((yield begin, min(begin + length, begin + 64, size)))
+        elif name == b"data" and data is None:
+            if length == 0xFFFFFFFF:  # the real size is in ds64, or was never written
+                length = size64 if size64 is not None else size - begin
+            data = begin, min(begin + length, size)
+        at = begin + length + length % 2  # chunks stand on even offsets
+    if format is None or data is None:
         missing = "format (fmt)" if format is None else "data"
         raise AudioError(f"WAV file without a {missing} chunk: it is damaged or cut off")
-    return chunk, format
+    return data, format
 
 
 def _read_format(body: bytes) -> WavFormat:
@@ -113,19 +109,9 @@ def _read_format(body: bytes) -> WavFormat:
     return WavFormat(code, channels, rate, bits)
 
 
-BLOCK_FRAMES = 1 << 18  # read at a time: what reading needs beside its result is a block
-
-
-def _blocks_of(chunk: memoryview, format: WavFormat) -> Iterator[tuple[int, np.ndarray]]:
-    """Data chunk -> (first frame, float32 (n, channels)), block by block. An incomplete frame at the end is left out."""
-    frames = len(chunk) // format.frame
-    for start in range(0, frames, BLOCK_FRAMES):
-        end = min(start + BLOCK_FRAMES, frames)
-        yield start, _samples(chunk[start * format.frame : end * format.frame], format)
-
-
-def _samples(raw: memoryview, format: WavFormat) -> np.ndarray:
-    """Whole frames -> float32 (n, channels)."""
+def read_frames(raw: bytes | memoryview, format: WavFormat) -> np.ndarray:
+    """Bytes of frames -> float32 (n, channels). An incomplete frame at the end is left out."""
+    raw = memoryview(raw)[: len(raw) // format.frame * format.frame]
     if format.code == FLOAT:
         x = np.frombuffer(raw, "<f4" if format.bits == 32 else "<f8").astype(np.float32)
     elif format.bits == 8:
@@ -207,23 +193,37 @@ class Resampler:
     async def resample(self, samples: np.ndarray, rate: int) -> np.ndarray:
         """samples (n,) or (n, channels) at `rate` Hz -> mono float32 at 16 kHz, ceil(n * 16000 / rate) of them."""
         audio = to_mono(samples)
-        if not 1000 <= rate <= 768000:
-            raise AudioError(f"sample rate {rate} Hz: wanted 1000 to 768000; the file's header is probably damaged")
+        check_rate(rate)
         if rate == TARGET_RATE or not len(audio):
             return audio
-        filter = self._filters.get(rate) or await self._prepare(rate)
-        n_out = -(-len(audio) * TARGET_RATE // rate)
-        out = np.empty(n_out, np.float32)
-        made = _blocks(filter) * filter.up  # by one run
-        part = np.zeros(_blocks(filter) * filter.down + 2 * filter.reach, np.float32)
-        for start in range(0, n_out, made):
-            first = round(start * rate / TARGET_RATE) - filter.reach  # of the inputs; before it and behind it is silence
-            have = audio[max(first, 0) : max(first + len(part), 0)]
-            part[:] = 0
-            part[max(-first, 0) : max(-first, 0) + len(have)] = have
-            result = await self._executor.run(_entry(rate), {"samples": part.reshape(1, -1, 1)})
-            out[start : start + made] = result["out"].reshape(-1)[: n_out - start]
+        out = np.empty(n_resampled(len(audio), rate), np.float32)
+        made = await self.block_samples(rate)
+        for block in range(-(-len(out) // made)):
+            first, n = await self.wanted(rate, block)
+            part = await self.block(rate, block, audio[max(first, 0) : max(first + n, 0)])
+            out[block * made : (block + 1) * made] = part[: len(out) - block * made]
         return out
+
+    async def block_samples(self, rate: int) -> int:
+        """How many samples at 16 kHz a block has."""
+        filter = await self._filter(rate)
+        return _blocks(filter) * filter.up
+
+    async def wanted(self, rate: int, block: int) -> tuple[int, int]:
+        """What a block is made from: the first sample at `rate` (before 0 there is silence) and how many."""
+        filter = await self._filter(rate)
+        first = round(block * _blocks(filter) * filter.up * rate / TARGET_RATE) - filter.reach
+        return first, _blocks(filter) * filter.down + 2 * filter.reach
+
+    async def block(self, rate: int, block: int, have: np.ndarray) -> np.ndarray:
+        """have: of the samples `wanted`, those from 0 to the end of the sound -> the block, silence behind the end included."""
+        first, n = await self.wanted(rate, block)
+        part = np.zeros(n, np.float32)
+        part[max(-first, 0) : max(-first, 0) + len(have)] = have
+        return (await self._executor.run(_entry(rate), {"samples": part.reshape(1, -1, 1)}))["out"].reshape(-1)
+
+    async def _filter(self, rate: int) -> PolyphaseFilter:
+        return self._filters.get(rate) or await self._prepare(rate)
 
     async def _prepare(self, rate: int) -> PolyphaseFilter:
         filter = PolyphaseFilter(*ratio(rate))
@@ -251,6 +251,17 @@ def ratio(rate: int) -> tuple[int, int]:
     small = exact.limit_denominator(2000) if exact.denominator > 2000 else exact
     more = -(-OUTPUTS // small.numerator)
     return small.numerator * more, small.denominator * more
+
+
+def check_rate(rate: int) -> None:
+    """Raise AudioError for a rate that no sound has."""
+    if not 1000 <= rate <= 768000:
+        raise AudioError(f"sample rate {rate} Hz: wanted 1000 to 768000; the file's header is probably damaged")
+
+
+def n_resampled(n: int, rate: int) -> int:
+    """How many samples n at `rate` are at 16 kHz."""
+    return -(-n * TARGET_RATE // rate)
 
 
 def _entry(rate: int) -> str:

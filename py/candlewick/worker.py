@@ -24,30 +24,15 @@ from candlewick import audio, executors, verify
 from candlewick.executors.example import example_inputs
 from candlewick.executors.wasm.host_browser import Host
 from candlewick.executors.webgpu.host_browser import Host as Device
-from candlewick.tasks import BadInput, Cancelled
+from candlewick.tasks import BadInput, BrowserSource, Cancelled
 from candlewick.tasks.generate import Generation
 from candlewick.tasks.segment import Segmentation
 from candlewick.tasks.transcribe import Transcription
 from candlewick.weights.load import Checkpoint
-from candlewick.weights.source import WeightsError, check_range
+from candlewick.weights.source import WeightsError
 
 FAMILIES: tuple[Any, ...] = (Transcription, Segmentation, Generation)
 """The tasks; each says whether a checkpoint is one of its family."""
-
-
-class BrowserSource:
-    """A ByteSource over a source of files.js: a download, a stored file, or a person's own file."""
-
-    def __init__(self, name: str, js: Any) -> None:
-        self.name, self.size, self.js = name, int(js.size), js
-
-    async def read(self, start: int, end: int) -> bytes:
-        check_range(self.name, self.size, start, end)
-        self._files: dict[str, BrowserSource] = {}
-        data = (await self.js.read(start, end)).to_bytes()
-        if len(data) != end - start:
-            raise WeightsError(f"{self.name}: wanted {end - start} bytes at {start}, got {len(data)}; the file got shorter")
-        return data
 
 
 class Worker:
@@ -58,11 +43,8 @@ class Worker:
         self._page = page
         self._task: Any = None
         self._executor: executors.Executor | None = None
+        self._files: dict[str, BrowserSource] = {}
         random.seed(os.urandom(16))  # a memory snapshot holds the state of the visit that made it
-
-    async def verify(self, host: Any, sources: Any) -> str:
-        """host: an empty one, for every kernel, or None; sources: the loaded model's files again, for a step of it, or None."""
-        return await self._answer(self._verify(host, sources))
 
     # ---- requests: each returns JSON {"result": ...} or {"error": {code, message, data}} --------------------------
 
@@ -77,6 +59,10 @@ class Worker:
     async def profile(self, params: str) -> str:
         """{entry, rounds, position}: least time of each instruction, and of whole runs, in milliseconds."""
         return await self._answer(self._profile(**json.loads(params)))
+
+    async def verify(self, host: Any, sources: Any) -> str:
+        """host: an empty one, for every kernel, or None; sources: the loaded model's files again, for a step of it, or None."""
+        return await self._answer(self._verify(host, sources))
 
     async def describe(self) -> str:
         return await self._answer(self._describe())
@@ -142,6 +128,20 @@ class Worker:
     async def _profile(self, entry: str, rounds: int = 5, position: int = 0) -> dict[str, Any]:
         if self._executor is None or entry not in self._executor.programs:
             raise BadInput(f"profile: no entry {entry!r} is loaded")
+        executor = self._executor
+        inputs = example_inputs(executor.programs[entry], position)
+        rows: list[list[Any]] = []
+        run_ms = []
+        for _ in range(rounds):
+            times = await executor.profile(entry, inputs)
+            rows = [[i, op, min(ms, row[2])] for (i, op, ms), row in zip(times, rows or [[0, "", ms] for _, _, ms in times])]
+            start = time.perf_counter()
+            await executor.run(entry, inputs, ())
+            run_ms.append((time.perf_counter() - start) * 1000)
+        if hasattr(self._task, "forget"):
+            self._task.forget()  # the entry has written into what it keeps
+        return {"entry": entry, "rows": rows, "run_ms": run_ms}
+
     async def _verify(self, host: Any, sources: Any) -> dict[str, Any]:
         """Of the loaded model each entry takes one step, and what it kept from earlier requests is lost."""
         rows: list[dict[str, Any]] = []
@@ -168,20 +168,6 @@ class Worker:
         except executors.Stopped:
             raise Cancelled({"rows": rows, **verify.summary(rows)}) from None
         return {"rows": rows, **verify.summary(rows)}
-
-        executor = self._executor
-        inputs = example_inputs(executor.programs[entry], position)
-        rows: list[list[Any]] = []
-        run_ms = []
-        for _ in range(rounds):
-            times = await executor.profile(entry, inputs)
-            rows = [[i, op, min(ms, row[2])] for (i, op, ms), row in zip(times, rows or [[0, "", ms] for _, _, ms in times])]
-            start = time.perf_counter()
-            await executor.run(entry, inputs, ())
-            run_ms.append((time.perf_counter() - start) * 1000)
-        if hasattr(self._task, "forget"):
-            self._task.forget()  # the entry has written into what it keeps
-        return {"entry": entry, "rows": rows, "run_ms": run_ms}
 
     async def _describe(self) -> dict[str, Any]:
         versions = {"candlewick": candlewick.__version__, "numpy": np.__version__, "python": sys.version.split()[0]}
@@ -254,7 +240,7 @@ def error_value(error: Exception, blame: str = "bad_input") -> dict[str, Any]:
     if isinstance(error, MemoryError):
         return {"code": "out_of_memory", "message": str(error) or "Python's heap is full; use a smaller file or model"}
     rules: list[tuple[type[Exception], str]] = [(WeightsError, "bad_weights"), (audio.AudioError, "bad_input"),
-                                                (ValueError, blame)]
+                                                (executors.ExecutorUnavailable, "gpu_error"), (ValueError, blame)]
     for kind, code in rules:
         if isinstance(error, kind):
             return {"code": code, "message": str(error), "data": getattr(error, "data", None)}

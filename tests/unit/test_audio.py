@@ -7,9 +7,8 @@ import struct
 import numpy as np
 import pytest
 
-from candlewick import audio as audio_module
 from candlewick import executors
-from candlewick.audio import AudioError, Resampler, ratio, read_wav, read_wav_mono, to_mono
+from candlewick.audio import AudioError, Resampler, ratio, read_wav, to_mono
 from candlewick.audio_file import read_audio_file
 from candlewick.weights.load import Weights
 
@@ -56,29 +55,6 @@ def test_every_sample_format_in_both_headers(header, code, bits):
     assert rate == 44100 and samples.shape == (500, 2) and samples.dtype == np.float32
     assert np.abs(samples - x).max() <= (1e-7 if code == 3 else max(2.0 ** (1 - bits), 1e-7))
     assert samples[0].tolist() == [-1, 0]
-
-
-@pytest.mark.parametrize(("code", "bits"), FORMATS)
-@pytest.mark.parametrize("channels", [1, 2, 6])
-def test_mean_of_channels_read_block_by_block(monkeypatch, code, bits, channels):
-    monkeypatch.setattr(audio_module, "BLOCK_FRAMES", 64)  # 500 frames: seven blocks and a part
-    x = RNG.uniform(-1, 1, (500, channels))
-    data = riff(fmt(code, channels, 44100, bits), chunk(b"data", encoded(x, code, bits) + b"\1" * (channels * bits // 8 - 1)))
-    mono, rate = read_wav_mono(data)
-    assert rate == 44100 and mono.shape == (500,) and mono.dtype == np.float32
-    assert np.array_equal(mono, to_mono(read_wav(data)[0]))
-    assert np.abs(mono - x.mean(axis=1)).max() <= max(2.0 ** (1 - bits), 2e-7)
-
-
-def test_an_hour_is_read_in_little_more_than_its_mean():
-    import tracemalloc
-
-    data = riff(fmt(1, 2, 48000, 16), chunk(b"data", bytes(4 * 48000 * 60)))  # a minute stands for it
-    tracemalloc.start()
-    mono, _ = read_wav_mono(data)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < 1.5 * mono.nbytes
 
 
 @pytest.mark.parametrize(("code", "bits"), FORMATS)

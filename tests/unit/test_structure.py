@@ -22,7 +22,7 @@ ORDER = [
     ("executors",),
     ("verify",),
     ("audio",),
-    ("audio_file",),
+    ("audio_file", "recording"),
     ("image",),
     ("image_file",),
     ("models",),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,7 +12,6 @@ import pytest
 
 from candlewick import worker
 from candlewick.executors import Stopped
-from candlewick.tasks.transcribe import read_sound
 from candlewick.weights.source import WeightsError
 
 MINIATURE = Path(__file__).parents[2] / "models" / "test-whisper"
@@ -59,9 +59,14 @@ def sources(**changed):
     return files | {name.replace("__", "."): Source(data) for name, data in changed.items()}
 
 
-def tone(seconds=1.0, channels=1, rate=16000):
+def tone(seconds=1.0, rate=16000):
+    """As workers/sound.js gives it."""
     wave = (np.sin(np.arange(int(rate * seconds)) / 9) / 4).astype(np.float32)
-    return SimpleNamespace(bytes=None, channels=[Bytes(wave.tobytes())] * channels, rate=rate)
+
+    async def read(first, n):
+        return Bytes(wave[first : first + n].tobytes())
+
+    return SimpleNamespace(wav=None, sound=SimpleNamespace(rate=rate, frames=len(wave), note="", read=read))
 
 
 @pytest.fixture
@@ -88,7 +93,7 @@ async def test_load_transcribe_describe_unload(engine, page):
     assert facts == ["test-whisper", "whisper", "numpy", "for a test"]
     assert loaded["memory"]["total"] == 1024 and loaded["memory"]["weights"] > 0 and loaded["timings"]["trace_ms"] > 0
     result = (await transcribe(engine, tone(), temperatures=[0.0], no_speech_threshold=None))["result"]
-    assert result["duration"] == pytest.approx(1.0) and "resample_ms" in result["timings"]
+    assert result["duration"] == pytest.approx(1.0) and "read_ms" in result["timings"]
     assert {"token", "progress"} <= {event["event"] for event in page.events}
     assert all(event["unit"] for event in page.events if event["event"] == "progress")
     described = json.loads(await engine.describe())["result"]
@@ -97,8 +102,21 @@ async def test_load_transcribe_describe_unload(engine, page):
     assert json.loads(await engine.describe())["result"]["model"] is None
 
 
-async def test_channels_are_averaged(engine):
-    assert read_sound(tone(0.5, channels=3))[0] == pytest.approx(read_sound(tone(0.5))[0], abs=1e-6)
+async def test_wav_is_read_by_ranges(engine):
+    """The same samples from a file, a piece at a time; at another rate they are resampled."""
+    await load(engine)
+    plain = {"temperatures": [0.0], "no_speech_threshold": None}
+    wave = (np.sin(np.arange(16000) / 9) / 4 * 32767).astype("<i2")
+    head = b"RIFF\0\0\0\0WAVEfmt " + struct.pack("<IHHIIHH", 16, 1, 1, 16000, 32000, 2, 16)
+    file = Source(head + b"data" + struct.pack("<I", wave.nbytes) + wave.tobytes())
+    from_file = (await transcribe(engine, SimpleNamespace(wav=file, sound=None), **plain))["result"]
+    assert [s["text"] for s in from_file["segments"]] == [s["text"] for s in
+                                                          (await transcribe(engine, tone(), **plain))["result"]["segments"]]
+    assert from_file["duration"] == 1
+    other = (await transcribe(engine, tone(rate=8000), **plain))["result"]
+    assert other["duration"] == pytest.approx(1)
+    error = (await transcribe(engine, SimpleNamespace(wav=Source(b"fLaC...."), sound=None), **plain))["error"]
+    assert error["code"] == "bad_input" and "FLAC" in error["message"]
 
 
 async def test_cancel_keeps_what_there_is_and_the_next_run_is_fresh(engine, page):
@@ -141,8 +159,7 @@ async def test_weights_that_are_cut_off(engine):
 async def test_nothing_loaded_and_bad_sound(engine):
     assert (await transcribe(engine, tone()))["error"]["code"] == "bad_input"
     await load(engine)
-    for sound in (SimpleNamespace(bytes=Bytes(b"RIFF"), channels=None, rate=0), tone(channels=0),
-                  SimpleNamespace(bytes=None, channels=[Bytes(b"\0" * 4), Bytes(b"\0" * 8)], rate=16000)):
+    for sound in (SimpleNamespace(wav=Source(b"RIFF"), sound=None), tone(rate=16)):
         assert (await transcribe(engine, sound))["error"]["code"] == "bad_input"
     error = (await transcribe(engine, tone(), temprature=1))["error"]
     assert error["code"] == "bad_input" and "temperatures" in error["message"]

@@ -5,7 +5,7 @@
  * A copy is whole or it is not used: a new one is filled beside the old, which is removed when the new one is complete.
  */
 
-import { PYODIDE } from "../../workers/protocol.js";
+import { MEDIABUNNY, PYODIDE } from "../../workers/protocol.js";
 
 /** Where the site begins: the folder above web/. */
 const BASE = new URL("../../", import.meta.url);
@@ -15,14 +15,14 @@ const PREFIX = "candlewick-site-";
 export const FILES = [
   "web/", "web/home.js", "web/style.css", "web/favicon.svg", "web/manifest.webmanifest", "web/samples/candle.wav",
   ..."cat coffee rocket".split(" ").map((name) => `web/samples/${name}.jpg`),
-  ..."audio card database device drop embeddings formats geometry link mask offline outline page picture recorder recorder.worklet sniff ui words".split(" ").map((name) => `web/lib/${name}.js`),
+  ..."audio card database device drop embeddings formats geometry link mask offline outline page picture recorder recorder.worklet sniff ui verify words".split(" ").map((name) => `web/lib/${name}.js`),
   "web/llama/", "web/llama/llama.css", ..."composer conversation history log markdown model odds options page store writer".split(" ").map((name) => `web/llama/${name}.js`),
   "web/segment/", "web/segment/segment.css", ..."camera input model objects overlay page panel save session stage".split(" ").map((name) => `web/segment/${name}.js`),
   "web/whisper/", ..."input model options page player result".split(" ").map((name) => `web/whisper/${name}.js`),
-  ..."boot checkpoint client engine.worker features files protocol sha256 storage thread.worker unzip wasm webgpu words".split(" ").map((name) => `workers/${name}.js`),
+  ..."boot checkpoint client engine.worker features files protocol sha256 sound storage gpu hosts thread.worker unzip wasm webgpu words".split(" ").map((name) => `workers/${name}.js`),
   ..."single.relaxed single.simd128 threads.relaxed threads.simd128".split(" ").map((name) => `workers/kernels.${name}.wasm`),
   ..."pyodide.mjs pyodide.asm.mjs pyodide.asm.wasm python_stdlib.zip pyodide-lock.json".split(" ").map((name) => `build/pyodide/${PYODIDE}/${name}`),
-  "build/wheels/index.json",
+  "build/wheels/index.json", `build/lib/mediabunny-${MEDIABUNNY}/mediabunny.min.mjs`,
   ..."whisper-tiny.en mobilesam smollm2-135m-instruct".split(" ").map((name) => `models/${name}/manifest.json`), "models/smollm2-135m-instruct/manifest.json",
 ];
 

@@ -12,6 +12,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from candlewick.weights.source import WeightsError, check_range
+
 TURN_SECONDS = 0.02
 """Longest work between two looks at the messages: a cancel that is no shared word comes as one."""
 
@@ -30,6 +32,20 @@ class BadInput(ValueError):
     def __init__(self, message: str, data: dict[str, Any] | None = None) -> None:
         super().__init__(message)
         self.data = data
+
+
+class BrowserSource:
+    """A ByteSource over a source of files.js: a download, a stored file, or a person's own file."""
+
+    def __init__(self, name: str, js: Any) -> None:
+        self.name, self.size, self.js = name, int(js.size), js
+
+    async def read(self, start: int, end: int) -> bytes:
+        check_range(self.name, self.size, start, end)
+        data = (await self.js.read(start, end)).to_bytes()
+        if len(data) != end - start:
+            raise WeightsError(f"{self.name}: wanted {end - start} bytes at {start}, got {len(data)}; the file got shorter")
+        return data
 
 
 class Desk(Protocol):

@@ -11,7 +11,9 @@ import numpy as np
 
 from candlewick import audio, executors
 from candlewick.models.whisper import TranscribeOptions, Transcriber
-from candlewick.tasks import TURN_SECONDS, BadInput, Cancelled, Desk
+from candlewick.recording import Recording, Sound, WavSound
+from candlewick.tasks import TURN_SECONDS, BadInput, BrowserSource, Cancelled, Desk
+from candlewick.weights.convert.whisper import lone_ggml
 from candlewick.weights.load import Checkpoint
 
 
@@ -20,7 +22,7 @@ class Transcription:
 
     methods = ("transcribe",)
     family = "whisper"
-    wanted = "a folder with config.json (model_type whisper), tokenizer.json and safetensors"
+    wanted = "a folder with config.json (model_type whisper), tokenizer.json and weights, or a whisper.cpp .bin file"
 
     def __init__(self, transcriber: Transcriber, executor: executors.Executor) -> None:
         self._transcriber, self._resampler = transcriber, audio.Resampler(executor)
@@ -28,7 +30,9 @@ class Transcription:
     @classmethod
     async def recognises(cls, checkpoint: Checkpoint) -> bool:
         """Whether load() may be called with this checkpoint. Reads no weights."""
-        return "config.json" in checkpoint.files and (await checkpoint.json("config.json")).get("model_type") == cls.family
+        if "config.json" in checkpoint.files:
+            return (await checkpoint.json("config.json")).get("model_type") == cls.family
+        return await lone_ggml(checkpoint) is not None
 
     @classmethod
     async def load(
@@ -36,23 +40,21 @@ class Transcription:
     ) -> Transcription:
         return cls(await Transcriber.load(checkpoint, executor, on_progress), executor)
 
-    def describe(self) -> dict[str, Any]:
-        return self._transcriber.describe()
-
-    async def transcribe(self, params: Mapping[str, Any], data: Any, desk: Desk) -> dict[str, Any]:
     @property
     def weights(self) -> Any:
         return self._transcriber.model.weights
 
-        """params: {options}; data: {bytes} of a WAV file, or {channels, rate}."""
+    def describe(self) -> dict[str, Any]:
+        return self._transcriber.describe()
+
+    async def transcribe(self, params: Mapping[str, Any], data: Any, desk: Desk) -> dict[str, Any]:
+        """params: {options, state}; data: what `sound_of` takes."""
         options = transcribe_options(params.get("options") or {})
-        samples, rate = read_sound(data)
-        start = time.perf_counter()
-        samples = await self._resampler.resample(samples, rate)
-        resample_ms = (time.perf_counter() - start) * 1000
+        sound = await sound_of(data)
+        recording = Recording(sound, self._resampler)
         result: dict[str, Any] = {}
         turned = time.perf_counter()
-        async for event in self._transcriber.transcribe(samples, options, desk.cancelled):
+        async for event in self._transcriber.transcribe(recording, options, desk.cancelled, params.get("state")):
             if event["event"] == "result":
                 result = event["result"]
             else:
@@ -62,7 +64,7 @@ class Transcription:
                 if time.perf_counter() - turned > TURN_SECONDS:  # a turn costs as much as a tenth of a token
                     await asyncio.sleep(0)
                     turned = time.perf_counter()
-        result["timings"]["resample_ms"] = resample_ms
+        result["note"] = getattr(sound, "note", None)
         if result.get("stopped"):
             raise Cancelled(result)
         return result
@@ -77,15 +79,25 @@ def transcribe_options(given: Mapping[str, Any]) -> TranscribeOptions:
         raise BadInput(f"options: {error}; known are {known}") from error
 
 
-def read_sound(sound: Any) -> tuple[np.ndarray, int]:
-    """The sound of a request -> (samples (n, channels) float32, rate in Hz)."""
-    if sound.bytes is not None:
-        return audio.read_wav_mono(sound.bytes.to_bytes())
-    lengths = [int(channel.length) for channel in sound.channels]
-    if len(set(lengths)) != 1:
-        raise BadInput(f"audio: wanted one or more channels of equal length, got lengths {lengths}")
-    mono = np.zeros(lengths[0], np.float32)
-    for channel in sound.channels:  # one after the other: an hour of stereo at 48 kHz is 1.4 GB
-        mono += np.frombuffer(channel.to_bytes(), np.float32)
-    mono /= len(lengths)
-    return mono, int(sound.rate)
+class PageSound:
+    """A sound of workers/sound.js: decoded there, piece by piece."""
+
+    def __init__(self, js: Any) -> None:
+        self._js, self.rate = js, int(js.rate)
+
+    @property
+    def frames(self) -> int:
+        return int(self._js.frames)
+
+    @property
+    def note(self) -> str | None:
+        """What a person should know about how it was read; known at the end."""
+        return self._js.note or None
+
+    async def read(self, first: int, n: int) -> np.ndarray:
+        return np.frombuffer((await self._js.read(first, n)).to_bytes(), np.float32)
+
+
+async def sound_of(data: Any) -> Sound:
+    """The sound of a request: data.wav, a source of the bytes of a WAV file, or else data.sound of workers/sound.js."""
+    return await WavSound.open(BrowserSource("the recording", data.wav)) if data.wav is not None else PageSound(data.sound)

@@ -73,17 +73,28 @@ def mel_to_hz(mel: np.ndarray) -> np.ndarray:
     return np.where(mel < _BEND_MEL, mel * _BEND_HZ / _BEND_MEL, above)
 
 
-def window(audio: np.ndarray, start_frame: int, n_samples: int) -> np.ndarray:
+def n_samples(n_frames: int) -> int:
+    """Samples that so many frames look at: N_FFT of them, every HOP."""
+    return (n_frames - 1) * HOP + N_FFT
+
+
+def first_sample(start_frame: int) -> int:
+    """The first sample of the recording that the frames from start_frame on look at."""
+    return max(start_frame * HOP - N_FFT // 2, 0)
+
+
+def window(audio: np.ndarray, start_frame: int, n_samples: int, skipped: int = 0) -> np.ndarray:
     """Samples that the frames from start_frame on look at: audio float32 (n,) -> (1, n_samples, 1).
 
     A frame is centred on its time, so the first one begins N_FFT / 2 samples early. Before the recording stands its
-    mirror image, after it silence: the same as padding it to the full window and taking the transform of that.
+    mirror image, after it silence: the same as padding it to the full window and taking the transform of that. Of audio,
+    the first `skipped` samples may be missing, up to `first_sample`.
     """
     begin = start_frame * HOP - N_FFT // 2
     before = max(-begin, 0)  # samples that stand before the recording
     out = np.zeros(n_samples, np.float32)
     mirror = audio[1 : before + 1]  # sample i stands at -i; a very short recording has fewer
     out[before - len(mirror) : before] = mirror[::-1]
-    part = audio[max(begin, 0) : begin + n_samples]
+    part = audio[max(begin, 0) - skipped : begin + n_samples - skipped]
     out[before : before + len(part)] = part
     return out.reshape(1, n_samples, 1)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -18,14 +18,17 @@ import numpy as np
 
 from candlewick.executors import Executor, Progress, Stopped
 from candlewick.models.whisper.decoding import Decoded, WindowDecoder, detect_language, rules_for
-from candlewick.models.whisper.mel import DYNAMIC_RANGE, FRAMES_PER_SECOND, HOP, SAMPLE_RATE, window
-from candlewick.models.whisper.programs import LoadedModel, alignment, load_model
+from candlewick.models.whisper.mel import DYNAMIC_RANGE, FRAMES_PER_SECOND, HOP, SAMPLE_RATE, first_sample, n_samples, window
+from candlewick.models.whisper.programs import LoadedModel, alignment, contexts, load_model, shortened
 from candlewick.models.whisper.segments import TOO_SHORT, Piece, Timeline, cut, segment
 from candlewick.models.whisper.tokenizer import SECONDS_PER_TIMESTAMP
 from candlewick.models.whisper.words import Word, as_dict, find_words, fit, join_marks, shorten, usual_length
+from candlewick.recording import Recording, Samples
 from candlewick.weights.load import Checkpoint
 
 NO_SIGNAL = -7.0  # log-mel of an empty frame: 16-bit dither lies near -8, speech at -80 dB peaks near -6
+LEVELS = 2  # a second
+MARGIN = 100  # frames of silence that a shortened context has at least behind the sound
 LOUDEST = 16.0  # full scale is 1; beyond this the samples are in other units (16-bit numbers as floats) and are scaled to it
 
 
@@ -45,6 +48,7 @@ class TranscribeOptions:
     word_timestamps: bool = False  # when each word is said, by what the decoder looks at
     suppress_blank: bool = True
     max_initial_timestamp: float | None = 1.0  # seconds
+    context: str = "full"  # or "short": what is shorter than a window is encoded as less than 30 s; quicker, text may differ
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -53,6 +57,8 @@ class TranscribeOptions:
             raise ValueError(f"temperatures: wanted at least one number from 0 on, got {self.temperatures}")
         if self.task not in ("transcribe", "translate"):
             raise ValueError(f"task: there are transcribe and translate, got {self.task!r}")
+        if self.context not in ("full", "short"):
+            raise ValueError(f"context: there are full and short, got {self.context!r}")
 
 
 class Transcriber:
@@ -67,6 +73,11 @@ class Transcriber:
         if not self._aligns:
             await self.executor.load(alignment(self.model), self.model.weights)
             self._aligns = True
+
+    async def load_context(self, n_ctx: int) -> None:
+        """The encoder for n_ctx positions, one of `contexts`; at the first call for each."""
+        if n_ctx != self.model.dims.n_audio_ctx and f"encode_{n_ctx}" not in self.executor.programs:
+            await self.executor.load(shortened(self.model, n_ctx), self.model.weights)
 
     @classmethod
     async def load(cls, checkpoint: Checkpoint, executor: Executor, on_progress: Progress | None = None) -> Transcriber:
@@ -96,23 +107,24 @@ class Transcriber:
             wish = "translation" if options.task != "transcribe" else f"language {options.language!r}"
             raise ValueError(f"{wish}: this checkpoint is English-only; choose a multilingual one (a name without .en)")
 
-    async def transcribe(self, audio: np.ndarray, options: TranscribeOptions | None = None,
-                         stop: Callable[[], bool] | None = None) -> AsyncIterator[dict[str, Any]]:
-        """audio: mono at 16 kHz, (n_samples,) -> events: progress, token, segment, and one result at the end.
+    async def transcribe(self, audio: np.ndarray | Recording, options: TranscribeOptions | None = None,
+                         stop: Callable[[], bool] | None = None,
+                         state: Mapping[str, Any] | None = None) -> AsyncIterator[dict[str, Any]]:
+        """audio: mono at 16 kHz, (n_samples,), or by the piece -> events: progress, token, segment, and one result at the end.
 
         stop is asked at every step; when it says yes, the result comes at once, with what there is and "stopped": True.
+        state: the "state" of an earlier run's progress; this one goes on from there, and tells only what comes after.
         """
         options = options or TranscribeOptions()
         self.check(options)
-        audio = np.asarray(audio, np.float32)
-        if audio.ndim != 1:
-            raise ValueError(f"audio: wanted mono samples (n,), got shape {list(audio.shape)}; mix the channels first")
-        if audio.size and not np.isfinite([audio.min(), audio.max()]).all():  # NaN passes through both
-            raise ValueError("audio: some samples are not finite numbers (NaN or infinity); the file is damaged")
-        loudest = float(max(audio.max(), -audio.min())) if audio.size else 0.0
-        if loudest > LOUDEST:
-            audio = audio / np.float32(loudest)
+        if not isinstance(audio, Recording):
+            audio = np.asarray(audio, np.float32)
+            if audio.ndim != 1:
+                raise ValueError(f"audio: wanted mono samples (n,), got shape {list(audio.shape)}; mix the channels first")
+            audio = Recording(Samples(audio))
         run = Transcription(self, audio, options, stop or (lambda: False))
+        if state:
+            run.go_on(state)
         try:
             async for event in run.events():
                 yield event
@@ -126,18 +138,20 @@ class Transcription:
     """One recording on its way through the windows."""
 
     transcriber: Transcriber
-    audio: np.ndarray
+    audio: Recording
     options: TranscribeOptions
     stop: Callable[[], bool]
     stopped: bool = False
     language: str | None = None
     language_probability: float | None = None
     seek: int = 0  # frames done
-    peak: float = 0.0
+    peak: float | None = None  # the largest log-mel value of the whole recording, once it is known
+    scale: float = 1.0  # of the samples, where they are in other units
+    first_id: int = 0  # of the segments
     segments: list[dict[str, Any]] = field(default_factory=list)
     previous: list[int] = field(default_factory=list)  # tokens that the next window is told as context
     n_tokens: int = 0
-    ms: dict[str, float] = field(default_factory=lambda: dict.fromkeys(("mel", "encode", "decode", "align"), 0.0))
+    ms: dict[str, float] = field(default_factory=lambda: dict.fromkeys(("read", "mel", "encode", "decode", "align"), 0.0))
     began: float = field(default_factory=time.perf_counter)
 
     def __post_init__(self) -> None:
@@ -147,23 +161,35 @@ class Transcription:
             self.tokenizer, self.dims.n_vocab, model.generation_config, timestamps=options.timestamps,
             suppress_blank=options.suppress_blank, max_initial_timestamp=options.max_initial_timestamp,
             seconds_per_timestamp=SECONDS_PER_TIMESTAMP)
-        self.n_frames = len(self.audio) // HOP
-        self.duration = len(self.audio) / SAMPLE_RATE
         self.timeline = Timeline(self.duration)
         self.rng = random.Random(options.seed)
         self.language = (options.language or None) if self.tokenizer.multilingual else "en"
         self._heard: tuple[int, dict[str, np.ndarray]] | None = None
+        self._loudest = 0.0
+        self.n_ctx = self.dims.n_audio_ctx  # positions of the window that was encoded last
         if options.initial_prompt.strip():
             self.previous = self.tokenizer.encode(" " + options.initial_prompt.strip())
+
+    @property
+    def n_frames(self) -> int:
+        """Frames of the recording, as far as its length is known."""
+        return self.audio.n_samples // HOP
+
+    @property
+    def duration(self) -> float:
+        """Seconds, as far as they are known."""
+        return self.audio.n_samples / SAMPLE_RATE
 
     # ---- the line of steps --------------------------------------------------------------------------------------
 
     async def events(self) -> AsyncIterator[dict[str, Any]]:
         """Everything but the result."""
-        if not len(self.audio):
+        if not self.audio.n_samples:
             return
-        async for event in self.find_peak():
-            yield event
+        if self.peak is None:
+            async for event in self.find_peak():
+                yield event
+        self.timeline.duration = self.duration  # known now, if it was not before
         yield self.progress()
         while self.seek < max(self.n_frames, 1) and not self.stopped:
             if self.seek and self.n_frames - self.seek <= TOO_SHORT:
@@ -174,16 +200,24 @@ class Transcription:
             yield self.progress()
 
     async def find_peak(self) -> AsyncIterator[dict[str, Any]]:
-        """The loudest point of the whole recording, window by window, in the memory of one."""
-        windows = range(0, max(self.n_frames, 1), self.dims.n_frames)
-        self.peak = -np.inf
-        for number, start in enumerate(windows):
-            if self.asked_to_stop():
-                return
-            mel = await self.mel(start, ("log_mel", "peak") if len(windows) == 1 else ("peak",))
-            self.peak = max(self.peak, float(mel["peak"]))
-            if len(windows) > 1:
-                yield {"event": "progress", "stage": "mel", "done": number + 1, "total": len(windows)}
+        """The loudest point of the whole recording, window by window, in the memory of one; its length is known then, too.
+        Tells the level of the sound, LEVELS a second, for whoever draws it."""
+        start, peak = 0, -np.inf
+        while not self.asked_to_stop():
+            short = self.n_frames <= self.dims.n_frames
+            mel = await self.mel(start, ("log_mel", "peak") if short else ("peak",))
+            peak = max(peak, float(mel["peak"]))
+            start += self.dims.n_frames
+            if not short:
+                total = -(-self.n_frames // self.dims.n_frames)
+                yield {"event": "progress", "stage": "mel", "done": min(start // self.dims.n_frames, total), "total": total,
+                       "levels": levels(mel["samples"])}
+            if start >= max(self.n_frames, 1):
+                break
+        if self._loudest > LOUDEST:  # in other units; the logarithm of the power follows
+            self.scale, self._heard = 1 / self._loudest, None
+            peak -= 2 * float(np.log10(self._loudest))
+        self.peak = peak
 
     async def hear_window(self) -> AsyncIterator[dict[str, Any]]:
         """Hear, decode, cut and move on by at least one frame."""
@@ -207,7 +241,8 @@ class Transcription:
         pieces = [p for p in pieces if p.start < p.end and self.tokenizer.decode(p.tokens).strip()]
         words = await self.find_words(pieces, n_frames)
         for piece, its_words in zip(pieces, words):
-            new = segment(len(self.segments), (0.0, 0.0), self.tokenizer.decode(piece.tokens), piece.tokens, decoded)
+            number, text = self.first_id + len(self.segments), self.tokenizer.decode(piece.tokens)
+            new = segment(number, (0.0, 0.0), text, piece.tokens, decoded)
             self.segments.append(self.place(new, piece, its_words))
             yield {"event": "segment", "segment": new}
         self.remember([t for piece in pieces for t in piece.tokens], decoded)
@@ -222,7 +257,7 @@ class Transcription:
             language, task, eot = self.language or "en", self.options.task, self.tokenizer.eot
             prompt = self.tokenizer.prompt(language, task, True)
             text = [t for piece in pieces for t in piece.tokens if t < eot]
-            words = await find_words(self.executor, self.tokenizer, prompt, text, n_frames, language)
+            words = await find_words(self.executor, self.tokenizer, prompt, text, n_frames, language, self.n_ctx)
         usual, offset = usual_length(words), self.seek / FRAMES_PER_SECOND
         left = [replace(w, start=w.start + offset, end=w.end + offset) for w in join_marks(shorten(words))]
         by_piece, spoken = [], self.timeline.reached
@@ -253,9 +288,17 @@ class Transcription:
     async def mel(self, start: int, fetch: tuple[str, ...]) -> dict[str, np.ndarray]:
         """Log-mel of the window at frame `start`; the last one is kept: a short recording asks for it twice."""
         if self._heard is None or self._heard[0] != start or not set(fetch) <= self._heard[1].keys():
+            entry, size = await self.entry("mel", start), n_samples(2 * self.context(start))
+            skipped = first_sample(start)
+            with self.timed("read"):
+                audio = await self.audio.read(skipped, size)
             with self.timed("mel"):
-                samples = window(self.audio, start, self.dims.n_samples)
-                self._heard = start, await self.executor.run("mel", {"samples": samples}, fetch=fetch)
+                loudest = float(max(audio.max(), -audio.min())) if audio.size else 0.0
+                if not np.isfinite(loudest):  # NaN passes through both
+                    raise ValueError("audio: some samples are not finite numbers (NaN or infinity); the file is damaged")
+                self._loudest = max(self._loudest, loudest)
+                samples = window(audio, start, size, skipped) * np.float32(self.scale)
+                self._heard = start, {"samples": samples, **await self.executor.run(entry, {"samples": samples}, fetch=fetch)}
         return self._heard[1]
 
     async def encode(self) -> bool:
@@ -265,22 +308,39 @@ class Transcription:
         floor = max(NO_SIGNAL, self.peak - DYNAMIC_RANGE)
         if float(mel["peak"]) <= floor or (mel["log_mel"].max(axis=2) > floor).sum() <= TOO_SHORT:
             return False
+        self.n_ctx = self.context(self.seek)
         with self.timed("encode"):
-            await self.executor.run("encode", {"log_mel": mel["log_mel"], "peak": self.peak}, fetch=())
+            inputs = {"log_mel": mel["log_mel"], "peak": self.peak}
+            await self.executor.run(await self.entry("encode", self.seek), inputs, fetch=())
         with self.timed("decode"):
-            await self.executor.run("remember", {}, fetch=())
+            await self.executor.run(await self.entry("remember", self.seek), {}, fetch=())
         return True
+
+    def context(self, start: int) -> int:
+        """Positions of the encoder for the window at frame `start`: all, or in the short mode as few as will do."""
+        full = self.dims.n_audio_ctx
+        if self.options.context == "full":
+            return full
+        wanted = (max(self.n_frames - start, 1) + MARGIN) / 2
+        return next((n for n in contexts(self.dims) if n >= wanted), full)
+
+    async def entry(self, name: str, start: int) -> str:
+        """mel, encode or remember for the window at frame `start`, loaded."""
+        n_ctx = self.context(start)
+        await self.transcriber.load_context(n_ctx)
+        return name if n_ctx == self.dims.n_audio_ctx else f"{name}_{n_ctx}"
 
     async def know_language(self) -> None:
         """Asks the model in the first window with sound, unless the language is given."""
         if self.language is None:
             with self.timed("decode"):
-                self.language, all_ = await detect_language(self.executor, self.tokenizer, self.dims.n_text_ctx)
+                self.language, all_ = await detect_language(
+                    self.executor, self.tokenizer, self.dims.n_text_ctx, self.n_ctx)
             self.language_probability = all_[self.language]
 
     async def decode(self) -> AsyncIterator[Decoded]:
         """Yields transcripts as they grow, at one temperature after the other until one will do."""
-        decoder = WindowDecoder(self.executor, self.tokenizer, self.rules, self.dims.n_text_ctx)
+        decoder = WindowDecoder(self.executor, self.tokenizer, self.rules, self.dims.n_text_ctx, self.n_ctx)
         start = self.tokenizer.prompt(self.language or "en", self.options.task, self.options.timestamps)
         began = time.perf_counter()
         await decoder.read_prompt(self.previous, start)
@@ -337,9 +397,26 @@ class Transcription:
             self.ms[stage] += (time.perf_counter() - began) * 1000
 
     def progress(self) -> dict[str, Any]:
-        """Seconds of the recording that are done."""
+        """Seconds of the recording that are done, and what is needed to go on from here another day."""
         done = self.seek / FRAMES_PER_SECOND if self.seek < self.n_frames else self.duration
-        return {"event": "progress", "stage": "transcribe", "done": done, "total": self.duration}
+        event = {"event": "progress", "stage": "transcribe", "done": done, "total": self.duration}
+        if self.peak is not None and np.isfinite(self.peak):
+            event["state"] = {"seek": self.seek, "peak": self.peak, "scale": self.scale, "previous": self.previous,
+                              "language": self.language, "language_probability": self.language_probability,
+                              "reached": self.timeline.reached, "segments": self.first_id + len(self.segments)}
+        return event
+
+    def go_on(self, state: Mapping[str, Any]) -> None:
+        """Be where another run was when it told this state. Raises ValueError for what cannot be one."""
+        try:
+            self.seek, self.first_id, self.previous = int(state["seek"]), int(state["segments"]), [*map(int, state["previous"])]
+            self.peak, self.scale, self.timeline.reached = (float(state[key]) for key in ("peak", "scale", "reached"))
+            self.language, self.language_probability = state["language"], state["language_probability"]
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"state: wanted that of an earlier run's progress, got {error!r}; begin anew") from error
+        if not 0 <= self.seek <= self.n_frames or not all(0 <= t < self.dims.n_vocab for t in self.previous):
+            raise ValueError(f"state: at {self.seek / FRAMES_PER_SECOND:.1f} s of {self.duration:.1f} s, it belongs to another "
+                             "recording or another model; begin anew")
 
     def result(self) -> dict[str, Any]:
         """The transcript as it stands."""
@@ -348,3 +425,10 @@ class Transcription:
                 "language": self.language, "language_probability": self.language_probability, "duration": self.duration,
                 "no_speech": not self.segments, "stopped": self.stopped,
                 "timings": {**timings, "tokens": self.n_tokens, "total_ms": (time.perf_counter() - self.began) * 1000}}
+
+
+def levels(samples: np.ndarray) -> list[float]:
+    """A window of samples -> the loudest sample of each stretch, LEVELS of them a second."""
+    size = SAMPLE_RATE // LEVELS
+    loud = np.abs(samples).reshape(-1)
+    return [round(float(x), 3) for x in loud[: len(loud) // size * size].reshape(-1, size).max(axis=1)]
