@@ -14,8 +14,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from candlewick.weights import gguf_writer, llama2c, safetensors
+from candlewick.weights import ggml, gguf_writer, llama2c, safetensors
 from candlewick.weights.convert.llama import read_llama
+from candlewick.weights.convert.whisper import read_whisper
 from candlewick.weights.gguf import read_header as read_gguf
 from candlewick.weights.load import Checkpoint, decode
 from candlewick.weights.npz import read_npz
@@ -210,6 +211,48 @@ def test_any_sizes_of_llama2c(numbers, version, group):
     survives(llama2c_tensors, head + bytes(200), "x.bin")
 
 
+# --- whisper.cpp -------------------------------------------------------------------------------------------------
+
+
+def ggml_file(dtype):
+    """Sizes, filters, ten words and four tensors."""
+    sizes = dict(zip(ggml.SIZES, (10 + 2 + 1 + 6 + 5, 4, 32, 2, 1, 8, 32, 2, 1, 4)))
+    tensors = {f"{half}.blocks.0.{part}": RNG.standard_normal(shape).astype(np.float32)
+               for half in ("encoder", "decoder") for part, shape in (("mlp.0.weight", (4, 32)), ("attn_ln.bias", (32,)))}
+    words = [bytes([97 + i]) * (i + 1) for i in range(10)]
+    return b"".join(ggml.pieces(sizes, np.zeros((4, ggml.N_BINS), np.float32), words, tensors, dtype))
+
+
+async def ggml_tensors(source):
+    return (await ggml.read_header(source)).tensors.values(), {}
+
+
+async def a_whisper(source):
+    checkpoint = Checkpoint({source.name: source}, source.name)
+    files = await read_whisper(checkpoint)
+    return files.tensors.values(), checkpoint.files
+
+
+GGML = {dtype: ggml_file(dtype) for dtype in ("f16", "q5_1")}
+BEHIND_FILTERS = len(GGML["q5_1"]) - 60 - 4 * 4 * ggml.N_BINS
+
+
+@fuzz(GGML["f16"], 60)
+def test_ggml_sizes(blob):
+    survives(ggml_tensors, blob, "x.bin")
+
+
+@fuzz(GGML["q5_1"], -BEHIND_FILTERS)
+def test_ggml_words_and_tensors(blob):
+    survives(ggml_tensors, blob, "x.bin")
+
+
+@fuzz(GGML["f16"], -BEHIND_FILTERS)
+def test_a_whisper_in_ggml(blob):
+    """The words and sizes are used for the configuration, too."""
+    survives(a_whisper, blob, "x.bin")
+
+
 # --- npz and PyTorch ---------------------------------------------------------------------------------------------
 
 
@@ -272,7 +315,8 @@ def test_config_of_a_folder(blob):
     survives(read, blob, "x")
 
 
-@pytest.mark.parametrize("blob, name, read", [(GGUF[3], "x.gguf", gguf_tensors), (llama2c_file(0), "x.bin", llama2c_tensors)])
+@pytest.mark.parametrize("blob, name, read", [(GGUF[3], "x.gguf", gguf_tensors), (llama2c_file(0), "x.bin", llama2c_tensors),
+                                              (GGML["q5_1"], "x.bin", ggml_tensors), (GGML["f16"], "x.bin", a_whisper)])
 def test_the_harness_sees_sound_files(blob, name, read):
     """The files that are damaged above are sound as they are."""
     source = MemorySource(blob, name)

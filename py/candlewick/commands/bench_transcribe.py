@@ -17,7 +17,7 @@ from typing import Any
 
 from candlewick.commands import browser as web
 from candlewick.commands.bench_page import PageBench, loads, milliseconds, resident_bytes
-from candlewick.commands.common import Failure, emit, find_model, writable
+from candlewick.commands.common import Failure, emit, find_speech_model, writable
 from candlewick.commands.transcribe import read_recording
 
 PARTS = ("mel_ms", "encode_ms", "decode_ms")
@@ -28,7 +28,7 @@ def bench_transcribe(input: Path, browser: bool, model: str, executor: str, thre
     if not input.exists():
         raise Failure(f"recording {input}: no such file; check the path")
     target = None if output == "-" else writable(Path(output))
-    folder = find_model(model)
+    folder = find_speech_model(model)
     if browser:
         with tempfile.TemporaryDirectory(prefix="candlewick-bench-") as work, web.server() as address:
             bench = TranscribeBench(address, Path(work), input, folder, executor, threads)

@@ -46,7 +46,19 @@ def is_checkpoint(folder: Path) -> bool:
     """A folder that says its architecture and holds weights, in one file or in shards; or a file that holds both."""
     if (folder / "config.json").is_file():
         return any(any(folder.glob(f"*{ending}")) for ending in WEIGHTS)
-    return any(folder.glob("*.gguf")) or ((folder / "tokenizer.bin").is_file() and len(list(folder.glob("*.bin"))) > 1)
+    bins = list(folder.glob("*.bin"))
+    if any(folder.glob("*.gguf")) or ((folder / "tokenizer.bin").is_file() and len(bins) > 1):
+        return True
+    return len(bins) == 1 and begins_with(bins[0], b"lmgg")  # whisper.cpp's
+
+
+def begins_with(path: Path, magic: bytes) -> bool:
+    """Whether the file can be read and has these first bytes."""
+    try:
+        with path.open("rb") as file:
+            return file.read(len(magic)) == magic
+    except OSError:
+        return False
 
 
 def available_models() -> dict[str, Path]:
@@ -67,8 +79,8 @@ def find_model(name: str) -> Path:
             return path
         if (path / "manifest.json").is_file():
             raise Failure(f"model {name}: its weights are not here yet; run `python3 serve.py --setup` to fetch them")
-        raise Failure(f"model {name}: this folder has no config.json with a .safetensors file beside it, and no .gguf file; "
-                      "give a checkpoint folder in the layout of Hugging Face")
+        raise Failure(f"model {name}: this folder has no config.json with a .safetensors file beside it, and no .gguf or "
+                      "whisper.cpp file; give a checkpoint folder in the layout of Hugging Face")
     if path.is_file():
         raise Failure(f"model {name} is a file; give the folder that holds it with its config.json and tokenizer.json")
     models = available_models()
@@ -87,6 +99,15 @@ def find_checkpoint(name: str) -> Checkpoint:
 
     path = Path(name)
     return Checkpoint.open(path if path.is_file() else find_model(name))
+
+
+def find_speech_model(name: str) -> Path:
+    """The folder of a Whisper, as find_model, or its whisper.cpp file. Raises Failure."""
+    path = Path(name)
+    if path.is_file() and path.suffix.lower() != ".bin":
+        raise Failure(f"model {name} is a file; give the folder that holds it with its config.json and "
+                      "tokenizer.json, or a whisper.cpp .bin file")
+    return path if path.is_file() else find_model(name)
 
 
 def find_text_model(name: str, tokenizer: Path | None = None) -> Checkpoint:

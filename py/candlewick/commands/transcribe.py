@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from candlewick.commands.common import Failure, emit, find_model, stdout, writable
+from candlewick.commands.common import Failure, emit, find_speech_model, stdout, writable
 
 
 def transcribe(audio: Path, model: str, executor: str, threads: int | None, format: str, output: Path | None,
@@ -17,7 +17,7 @@ def transcribe(audio: Path, model: str, executor: str, threads: int | None, form
     Everything that can be refused is refused before the model loads; the output appears whole or not at all."""
     if not audio.exists():
         raise Failure(f"recording {audio}: no such file; check the path")
-    folder = find_model(model)
+    folder = find_speech_model(model)
     if output is not None and str(output) != "-":
         output = writable(output)
     else:

@@ -177,6 +177,21 @@ def _parts(merge: Any) -> Any:
     return merge.split(" ") if isinstance(merge, str) else merge
 
 
+class RankedBPE(Model):
+    """GPT-2's where a file has the pieces and no merges (tiktoken, whisper.cpp): two neighbours may be merged if together they
+    are a piece, the one of the smallest id first.
+
+    vocab: piece -> id, spelled in bytes, all 256 single bytes among them.
+    """
+
+    def __init__(self, vocab: Mapping[str, int]) -> None:
+        super().__init__(vocab, None, fallback=False, fuse=False)
+
+    def _encode(self, word: str) -> list[int]:
+        word, find = spell(word), self.vocab.get
+        return [self.vocab[word]] if word in self.vocab else self.ids(merge(list(word), lambda left, right: find(left + right)))
+
+
 class ScoredBPE(Model):
     """SentencePiece's: two neighbours may be merged if together they are a piece, the one of the best score first.
 

@@ -2,7 +2,8 @@
 
 - "gguf": the metadata of a GGUF file (tokenizer.ggml.*): byte-level BPE ("gpt2") and SentencePiece ("llama");
 - "json": a Hugging Face tokenizer.json (tokenizer_json.py);
-- "llama2c": a tokenizer.bin of llama2.c: SentencePiece with scores and no flags.
+- "llama2c": a tokenizer.bin of llama2.c: SentencePiece with scores and no flags;
+- "words": the pieces of a byte-level BPE in the order of their ids, as whisper.cpp keeps them.
 
 Nothing is done here per token that can wait until text is encoded: tables are made by `zip` alone.
 """
@@ -15,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from candlewick.text.bpe import BPE, SPACE, Model, ScoredBPE, unspell
+from candlewick.text.bpe import BPE, BYTE_TO_CHAR, SPACE, Model, RankedBPE, ScoredBPE, unspell
 from candlewick.text.split import WHOLE_WORDS, preset
 from candlewick.text.tokenizer import Added, Stream, Tokenizer, looks_like_control
 from candlewick.text.tokenizer_json import END_NAMES, from_json, sentence_bytes
@@ -30,7 +31,8 @@ def load_tokenizer(kind: str, data: Any, config: Mapping[str, Any] | None = None
     """
     kind "gguf": data is the metadata mapping. "json": data is the text of a tokenizer.json or what it parses to, config the
     settings beside it (tokenizer_config.json's, and bos_token_id, eos_token_id of generation_config.json or config.json).
-    "llama2c": data is the bytes of a tokenizer.bin, config has the vocab_size. Raises ValueError.
+    "llama2c": data is the bytes of a tokenizer.bin, config has the vocab_size. "words": data is a list of bytes, config has
+    control_tokens, text -> id, and eos_token_id. Raises ValueError.
     """
     config = config or {}
     if kind == "gguf":
@@ -39,7 +41,9 @@ def load_tokenizer(kind: str, data: Any, config: Mapping[str, Any] | None = None
         return from_json(data, config)
     if kind == "llama2c":
         return _from_llama2c(data, config.get("vocab_size"))
-    raise ValueError(f"tokenizer: wanted a kind of gguf, json or llama2c, got {kind!r}")
+    if kind == "words":
+        return _from_words(data, config["control_tokens"], config["eos_token_id"])
+    raise ValueError(f"tokenizer: wanted a kind of gguf, json, llama2c or words, got {kind!r}")
 
 
 # ---- GGUF ---------------------------------------------------------------------------------------------------------
@@ -164,3 +168,19 @@ def _llama2c_bytes(piece: str) -> bytes:
     if len(piece) == 6 and piece.startswith("<0x"):
         return sentence_bytes(piece)
     return piece.encode("utf-8", "surrogateescape")
+
+
+# ---- pieces alone -------------------------------------------------------------------------------------------------
+
+def _from_words(words: Sequence[bytes], control: Mapping[str, int], eos: int) -> Tokenizer:
+    """Words are cut as GPT-2 does."""
+    pieces = [word.decode("latin-1").translate(BYTE_TO_CHAR) for word in words]
+    vocab = dict(zip(pieces, range(len(pieces))))
+    missing = [byte for byte, char in BYTE_TO_CHAR.items() if char not in vocab]
+    if missing:
+        raise ValueError(f"vocabulary: wanted a token for every byte, {len(missing)} lack one, the first of them "
+                         f"0x{missing[0]:02x}; the file is damaged, or its vocabulary is of another kind")
+    names = list(control)
+    return Tokenizer(pieces=lambda: {**dict(enumerate(pieces)), **{control[name]: name for name in names}},
+                     n_vocab=1 + max(len(pieces) - 1, *control.values()), model=RankedBPE(vocab), piece_bytes=unspell,
+                     steps=preset("gpt2"), added=[Added(name, control[name]) for name in names], eos=eos)
