@@ -12,6 +12,7 @@ from candlewick.models.whisper.tokenizer import Tokenizer, check_kind
 from candlewick.program import Program
 from candlewick.text.tokenizers import load_tokenizer
 from candlewick.trace import Spec, trace
+from candlewick.weights.convert.whisper import read_whisper
 from candlewick.weights.load import Checkpoint, Weights, bind
 
 CHUNK = 16  # tokens of a prompt that are read in one run
@@ -34,12 +35,11 @@ class LoadedModel:
 
 async def load_model(checkpoint: Checkpoint) -> LoadedModel:
     """Reads the small files and the weights' headers. Raises ValueError in words for files that are not one Whisper."""
-    config = await checkpoint.json("config.json")
-    dims = Dims.from_config(config)
-    generation_config = check_generation(await _generation_config(checkpoint, config), dims.n_vocab)
-    text = load_tokenizer("json", await checkpoint.large_json("tokenizer.json"))
+    files = await read_whisper(checkpoint)
+    dims, tensors = Dims.from_config(files.config), files.tensors
+    generation_config = check_generation(files.generation_config, dims.n_vocab)
+    text = load_tokenizer(files.tokenizer.kind, files.tokenizer.data, files.tokenizer.config)
     tokenizer = Tokenizer(text, generation_config.get("is_multilingual"))
-    tensors = await checkpoint.tensors()
     check_kind(tokenizer, dims, tensors[EMBEDDING].shape[0] if EMBEDDING in tensors else None)
 
     suppressed = tokenizer.suppressed(generation_config)
@@ -48,13 +48,6 @@ async def load_model(checkpoint: Checkpoint) -> LoadedModel:
     network.set_dtypes({name: info.dtype for name, info in bound.items()})
     weights = Weights(checkpoint, bound, network.constants())
     return LoadedModel(dims, tokenizer, generation_config, network, programs(network), weights)
-
-
-async def _generation_config(checkpoint: Checkpoint, config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """generation_config.json; older folders have its entries in config.json."""
-    if "generation_config.json" in checkpoint.files:
-        return await checkpoint.json("generation_config.json")
-    return config
 
 
 def check_generation(config: Mapping[str, Any], n_vocab: int) -> Mapping[str, Any]:
