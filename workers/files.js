@@ -73,6 +73,27 @@ export class StoredSource {
 /** @typedef {BlobSource | StoredSource} Source */
 
 /**
+ * Fill `view` with the bytes of a source from `start`, or fail if there are fewer.
+ * @param {Source} source @param {Uint8Array} view @param {number} start
+ * @returns {Promise<void> | void} a promise only where the source is slow
+ */
+export function fill(source, view, start) {
+  const check = (/** @type {number} */ n) => {
+    if (n !== view.length)
+      throw new EngineError(
+        "bad_weights",
+        `${source.name}: wanted ${view.length} bytes at ${start}, got ${n}; the file got shorter`,
+      );
+  };
+  const got = source.readInto(view, start);
+  if (typeof got === "number") return check(got);
+  // a source made in Python answers with a coroutine, which is to be let go of
+  return Promise.resolve(got)
+    .then(check)
+    .finally(() => /** @type {any} */ (got).destroy?.());
+}
+
+/**
  * GET, with the answer's status and kind checked.
  * @param {string | URL} url
  * @param {{from?: number, signal?: AbortSignal, cache?: RequestCache}} [options] from: first byte wanted

@@ -7,7 +7,7 @@
  */
 
 import { features } from "./features.js";
-import { get } from "./files.js";
+import { fill, get } from "./files.js";
 import { EngineError } from "./protocol.js";
 import { mb } from "./storage.js";
 import { CODE, DONE, END, EXIT, RUN } from "./words.js";
@@ -346,19 +346,7 @@ export class KernelHost {
   #fill(chunk, address) {
     const source = this.#sources.get(chunk.tensor.file);
     if (!source) throw new EngineError("internal", `load_weights: there is no file ${chunk.tensor.file}`);
-    const check = (/** @type {number} */ n) => {
-      if (n !== chunk.bytes)
-        throw new EngineError(
-          "bad_weights",
-          `${source.name}: wanted ${chunk.bytes} bytes at ${chunk.start}, got ${n}; the file got shorter`,
-        );
-    };
-    const got = source.readInto(this.view(address, chunk.bytes), chunk.start);
-    if (typeof got === "number") return check(got);
-    // a source made in Python answers with a coroutine, which is to be let go of
-    return Promise.resolve(got)
-      .then(check)
-      .finally(() => /** @type {any} */ (got).destroy?.());
+    return fill(source, this.view(address, chunk.bytes), chunk.start);
   }
 
   /** Stop the threads and let go of the memory. */

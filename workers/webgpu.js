@@ -1,49 +1,32 @@
 /**
- * The GPU of the webgpu executor: finds a device, makes buffers and pipelines, and runs a Plan's dispatches in one submit with one
- * readback. It knows no op and no shape: what to run is the Plan, made in Python (executors/webgpu).
+ * The GPU of the webgpu executor: makes buffers and pipelines, streams weights into them, and runs a Plan's dispatches in one
+ * submit with one readback. It knows no op and no shape: what to run is the Plan, made in Python (executors/webgpu).
+ *
+ * A device can go away at any time, and a driver may say nothing for ever: whatever waits for it waits for its loss too, and
+ * not longer than a limit. A host whose device is gone stays gone; the engine makes another one.
  */
 
+import { fill } from "./files.js";
+import { Device, faultOf, openDevice } from "./gpu.js";
 import { EngineError } from "./protocol.js";
 import { mb } from "./storage.js";
 
-/** Longest wait for a run: a driver that hangs says nothing. */
-const RUN_MS = 120_000;
-/** Limits to ask for as far as the adapter has them; the defaults are small. */
-const WANTED = ["maxBufferSize", "maxStorageBufferBindingSize"];
-/** Features that kernels use where they are there. */
-const OPTIONAL = /** @type {const} */ (["shader-f16", "subgroups", "timestamp-query"]);
+/** Bytes of weights that are read at once. */
+const PIECE_BYTES = 4 << 20;
+/** Bytes of weights on their way to the device at once: browsers keep a copy of each until it is there. */
+const FLIGHT_BYTES = 64 << 20;
+/** A larger buffer for readbacks is not kept for the next run. */
+const KEPT_BYTES = 16 << 20;
 
-/** @typedef {import("./protocol.js").Adapter} Adapter */
+// bits of GPUBufferUsage
+const MAP_READ = 0x1;
+const COPY_SRC = 0x4;
+const COPY_DST = 0x8;
+const STORAGE = 0x80;
+const QUERY_RESOLVE = 0x200;
+
 /** @typedef {{pipeline: any, group: any, counts: [number, number, number]}} Step */
-
-/** The adapter of this browser, or why there is none. @returns {Promise<{adapter: any, about: Adapter | null, reason: string}>} */
-export async function findAdapter() {
-  const none = (/** @type {string} */ reason) => ({ adapter: null, about: null, reason });
-  const gpu = /** @type {any} */ (navigator).gpu;
-  if (!gpu)
-    return none(
-      globalThis.isSecureContext
-        ? "this browser has no WebGPU"
-        : "this address is neither https nor this machine's own, so the browser gives no GPU; open it by https or as localhost",
-    );
-  let adapter;
-  try {
-    adapter = await gpu.requestAdapter({ powerPreference: "high-performance" });
-  } catch (error) {
-    return none(`the browser refused the GPU: ${/** @type {Error} */ (error).message}`);
-  }
-  if (!adapter) return none("the browser found no GPU that it allows pages to use");
-  const info = adapter.info ?? {};
-  const name = info.description || [info.vendor, info.architecture, info.device].filter(Boolean).join(" ") || "a GPU without a name";
-  const software = Boolean(info.isFallbackAdapter ?? adapter.isFallbackAdapter) || /swiftshader|llvmpipe|basic render/i.test(name);
-  const about = {
-    name,
-    software,
-    features: OPTIONAL.filter((feature) => adapter.features.has(feature)),
-    limits: Object.fromEntries(WANTED.map((limit) => [limit, adapter.limits[limit]])),
-  };
-  return { adapter, about, reason: "" };
-}
+/** @typedef {{buffer: number, offset: number, bytes: number, parts: Array<{file: string, start: number, at: number, bytes: number}>}} Piece */
 
 export class GpuHost {
   kind = "webgpu";
@@ -53,85 +36,113 @@ export class GpuHost {
   #pipelines = new Map();
   /** @type {Map<string, Step[]>} */
   #entries = new Map();
+  /** @type {Map<string, import("./files.js").Source>} */
+  #sources = new Map();
   #device;
   #nothing;
+  /** where a run's outputs are read from @type {any} */
+  #back = null;
+  /** queries and the buffer they come to; null where the device does not tell times @type {{set: any, buffer: any} | null} */
+  #clock = null;
   #staging = new Uint8Array(0);
-  /** errors of the buffers that were made, or null for each @type {Promise<any>[]} */
+  /** errors of the buffers that were made, or null for each @type {Array<Promise<EngineError | null>>} */
   #made = [];
-  /** why the device is gone, once it is */
-  lost = "";
-  /** rejects when the device is lost @type {Promise<never>} */
-  #loss;
-  #released = false;
-  /** bytes of all buffers */
-  bytes = 0;
+  /** milliseconds that the device took for the last run, null where it does not tell @type {number | null} */
+  gpuMs = null;
+  /** sums over the runs of each entry @type {Record<string, {runs: number, gpu_ms: number}>} */
+  #times = {};
   /** a run on a GPU cannot be cut short: Stop waits for it */
   shared = false;
   clearStop() {}
-  clearSources() {}
   /** set by the engine: has the running request been cancelled? */
   cancelled = () => false;
 
-  /** @param {any} device @param {Adapter} about */
-  constructor(device, about) {
+  /** @param {Device} device */
+  constructor(device) {
     this.#device = device;
-    this.about = about;
-    this.limits = Object.fromEntries(WANTED.map((limit) => [limit, device.limits[limit]]));
-    this.#loss = device.lost.then((/** @type {any} */ info) => {
-      if (this.#released) return new Promise(() => {});
-      this.lost ||= info.message || info.reason || "no reason given";
-      throw this.#lostError();
-    });
-    this.#loss.catch(() => {});
-    this.#nothing = device.createBuffer({ size: 16, usage: 0x80 });
+    this.about = device.about;
+    this.limits = device.about.limits;
+    this.#nothing = device.make(16, STORAGE);
+    if (this.about.features.includes("timestamp-query"))
+      this.#clock = {
+        set: device.gpu.createQuerySet({ type: "timestamp", count: 2 }),
+        buffer: device.make(16, QUERY_RESOLVE | COPY_SRC),
+      };
   }
 
-  /** @returns {Promise<GpuHost>} EngineError where there is no device, with the reason in words */
-  static async create() {
-    const { adapter, about, reason } = await findAdapter();
-    if (!adapter || !about) throw new EngineError("no_gpu", reason);
-    const requiredLimits = Object.fromEntries(WANTED.map((limit) => [limit, adapter.limits[limit]]));
-    try {
-      const device = await adapter.requestDevice({ requiredLimits, requiredFeatures: about.features });
-      return new GpuHost(device, about);
-    } catch (error) {
-      throw new EngineError("no_gpu", `the GPU ${about.name} gave no device: ${/** @type {Error} */ (error).message}`);
-    }
+  /**
+   * @param {{software?: boolean, waitMs?: number}} [how] software: false refuses emulators
+   * @returns {Promise<GpuHost>} EngineError no_gpu where there is no device, with the reason in words
+   */
+  static async create({ software = true, waitMs } = {}) {
+    const { device, about } = await openDevice({ software });
+    return new GpuHost(new Device(device, about, waitMs));
+  }
+
+  get bytes() {
+    return this.#device.bytes;
   }
 
   get size() {
-    return this.bytes;
+    return this.#device.bytes;
   }
 
-  #lostError() {
-    return new EngineError(
-      "device_lost",
-      `the GPU was taken away while it was in use (${this.lost}); what it held is lost`,
-    );
-  }
-
-  #check() {
-    if (this.lost) throw this.#lostError();
+  /** What it holds and how long its runs took. */
+  facts() {
+    const { bytes, live, peak, lost } = this.#device;
+    return { bytes, buffers: live, peak, lost, times: this.#clock ? structuredClone(this.#times) : null };
   }
 
   /** A storage buffer of zeros. @param {number} bytes @returns {number} its number */
   buffer(bytes) {
-    this.#check();
+    this.#device.check();
     const size = Math.ceil(Math.max(bytes, 16) / 16) * 16;
-    const allowed = Math.min(...Object.values(this.limits));
+    const allowed = Math.min(this.limits.maxBufferSize, this.limits.maxStorageBufferBindingSize);
     if (size > allowed)
       throw new EngineError(
         "out_of_memory",
         `GPU memory: one buffer of ${mb(size)} is wanted, this GPU allows ${mb(allowed)}; choose a smaller model or another executor`,
         { wanted: size, allowed },
       );
-    // STORAGE | COPY_DST | COPY_SRC; whether there is room is known later
-    this.#device.pushErrorScope("out-of-memory");
-    this.#buffers.push(this.#device.createBuffer({ size, usage: 0x80 | 0x8 | 0x4 }));
-    this.#made.push(this.#device.popErrorScope());
-    this.bytes += size;
-    return this.#buffers.length - 1;
+    // whether there is room is known later
+    const [buffer, fault] = this.#device.scoped(() => this.#device.make(size, STORAGE | COPY_DST | COPY_SRC), "out-of-memory");
+    this.#made.push(fault);
+    return this.#buffers.push(buffer) - 1;
   }
+
+  /** Whether the buffers that were made so far are really there: a GPU without room says so only now. */
+  async settle() {
+    const made = this.#made;
+    this.#made = [];
+    const fault = (await this.#device.inTime(Promise.all(made))).find(Boolean);
+    if (fault) throw new EngineError(fault.code, `${mb(this.bytes)} in all are wanted. ${fault.message}`, { wanted: this.bytes, allowed: 0 });
+    this.#device.check();
+  }
+
+  /** Buffers from number `first` on go. Without it everything goes that Plans need; the device stays for the next model. */
+  release(first = 0) {
+    for (const buffer of this.#buffers.splice(first)) this.#device.destroy(buffer);
+    if (first) return;
+    this.#device.destroy(this.#back);
+    this.#back = null;
+    this.#entries.clear();
+    this.#pipelines.clear();
+    this.#staging = new Uint8Array(0);
+    this.#times = {};
+  }
+
+  /** The device goes, which is no loss. */
+  dispose() {
+    this.release();
+    this.clearSources();
+    for (const buffer of [this.#nothing, this.#clock?.buffer]) this.#device.destroy(buffer);
+    this.#nothing = null;
+    this.#clock?.set.destroy();
+    this.#clock = null;
+    this.#device.dispose();
+  }
+
+  // ---- bytes in
 
   /** Room for Python to copy bytes into, before `write` takes them. @param {number} bytes @returns {Uint8Array} */
   stage(bytes) {
@@ -139,41 +150,71 @@ export class GpuHost {
     return this.#staging.subarray(0, bytes);
   }
 
-  /** What was staged goes into a buffer. @param {number} buffer @param {number} offset @param {number} bytes */
+  /** What was staged goes into a buffer; offset and bytes are multiples of 4. @param {number} buffer @param {number} offset @param {number} bytes */
   write(buffer, offset, bytes) {
-    this.#check();
-    this.#device.queue.writeBuffer(this.#buffers[buffer], offset, this.#staging, 0, bytes);
+    this.#device.check();
+    this.#device.gpu.queue.writeBuffer(this.#buffers[buffer], offset, this.#staging, 0, bytes);
+  }
+
+  /** Where `loadWeights` finds a file. @param {string} name @param {import("./files.js").Source} source */
+  addSource(name, source) {
+    this.#sources.set(name, source);
+  }
+
+  clearSources() {
+    this.#sources.clear();
   }
 
   /**
-   * Do some work and wait for the device; an error that it found in it is thrown.
-   * @template T @param {() => T | Promise<T>} work @returns {Promise<T>}
+   * Stream byte ranges of files into buffers, piece by piece. The next piece is on its way from a slow source while this one is
+   * taken over.
+   * @param {string} recipe JSON [[buffer, [[file, start, end], ...]], ...]: ranges one behind another; "" is a file of zeros
+   * @param {((done: number, total: number) => void) | null} onProgress bytes
    */
-  async #scoped(work) {
-    this.#device.pushErrorScope("validation");
-    let result;
-    let error = null;
-    try {
-      result = await work();
-    } finally {
-      error = await Promise.race([this.#device.popErrorScope(), this.#loss]);
+  async loadWeights(recipe, onProgress) {
+    const pieces = JSON.parse(recipe).flatMap(cut);
+    const total = pieces.reduce((/** @type {number} */ sum, /** @type {Piece} */ piece) => sum + piece.bytes, 0);
+    const halves = [new Uint8Array(PIECE_BYTES), new Uint8Array(PIECE_BYTES)];
+    const read = (/** @type {number} */ i) => this.#read(pieces[i], halves[i % 2]);
+    let next = pieces.length ? read(0) : null;
+    let done = 0;
+    let flying = 0;
+    for (let i = 0; i < pieces.length; i++) {
+      const { buffer, offset, bytes } = pieces[i];
+      if (next instanceof Promise) await next;
+      next = i + 1 < pieces.length ? read(i + 1) : null;
+      if (next instanceof Promise) next.catch(() => {}); // awaited in the next round, unless this one throws first
+      this.#device.check();
+      const whole = Math.ceil(bytes / 4) * 4;
+      halves[i % 2].fill(0, bytes, whole);
+      this.#device.gpu.queue.writeBuffer(this.#buffers[buffer], offset, halves[i % 2], 0, whole);
+      done += bytes;
+      flying += bytes;
+      if (flying >= FLIGHT_BYTES || i + 1 === pieces.length) {
+        flying = 0;
+        this.#device.gpu.queue.submit([]); // else what was written waits for a submit
+        await this.#device.inTime(this.#device.gpu.queue.onSubmittedWorkDone());
+      }
+      if (this.cancelled()) throw new EngineError("cancelled", "stopped");
+      onProgress?.(done, total);
     }
-    if (error) throw new EngineError("internal", `webgpu: ${error.message}`);
-    return /** @type {T} */ (result);
+    this.#device.check();
   }
 
-  /** Whether the buffers that were made so far are really there: a GPU without room says so only now. */
-  async settle() {
-    const errors = await Promise.race([Promise.all(this.#made), this.#loss]);
-    this.#made = [];
-    const error = errors.find(Boolean);
-    if (error)
-      throw new EngineError(
-        "out_of_memory",
-        `GPU memory: ${mb(this.bytes)} are wanted and the GPU has no room (${error.message}); choose a smaller model or another executor`,
-        { wanted: this.bytes, allowed: 0 },
-      );
+  /** @param {Piece} piece @param {Uint8Array} into @returns {Promise<void> | void} a promise only where a source is slow */
+  #read({ parts }, into) {
+    /** @type {Array<Promise<void> | void>} */
+    const reads = parts.map(({ file, start, at, bytes }) => {
+      const view = into.subarray(at, at + bytes);
+      if (!file) return void view.fill(0);
+      const source = this.#sources.get(file);
+      if (!source) throw new EngineError("internal", `loadWeights: there is no file ${file}`);
+      return fill(source, view, start);
+    });
+    if (reads.some((one) => one instanceof Promise)) return Promise.all(reads).then(() => {});
   }
+
+  // ---- pipelines
 
   /**
    * Compile the pipelines of a Plan and make its bind groups; those of earlier Plans stay.
@@ -181,129 +222,161 @@ export class GpuHost {
    * @param {((done: number, total: number) => void) | null} onProgress
    */
   async prepare(plan, onProgress) {
-    this.#check();
+    this.#device.check();
     const { kernels, pipelines, entries } = JSON.parse(plan);
-    await this.#scoped(async () => {
-      /** @type {Map<string, any>} */
-      const modules = new Map();
-      let done = 0;
-      const made = await Promise.all(
-        pipelines.map(async (/** @type {any} */ wanted) => {
-          const { kernel, entry, constants } = wanted;
-          const key = JSON.stringify([kernels[kernel], entry, constants]);
-          let pipeline = this.#pipelines.get(key);
-          if (!pipeline) {
-            if (!modules.has(kernel)) modules.set(kernel, this.#device.createShaderModule({ code: kernels[kernel], label: kernel }));
-            const compute = { module: modules.get(kernel), entryPoint: entry, constants };
-            try {
-              pipeline = await this.#device.createComputePipelineAsync({ layout: "auto", compute, label: kernel });
-            } catch (error) {
-              this.#check();
-              throw new EngineError(
-                "internal",
-                `webgpu: kernel ${kernel} (${entry}, ${JSON.stringify(constants)}) does not compile here: ${/** @type {Error} */ (error).message}`,
-              );
-            }
-            this.#pipelines.set(key, pipeline);
-          }
-          onProgress?.(++done, pipelines.length);
-          return pipeline;
-        }),
-      );
-      for (const [name, steps] of Object.entries(entries))
-        this.#entries.set(
-          name,
-          /** @type {any[]} */ (steps).map(([number, buffers, counts]) => ({
-            pipeline: made[number],
-            counts,
-            group: this.#device.createBindGroup({
-              layout: made[number].getBindGroupLayout(0),
-              entries: buffers.flatMap((/** @type {number} */ n, /** @type {number} */ binding) =>
-                n === -2 ? [] : [{ binding, resource: { buffer: n === -1 ? this.#nothing : this.#buffers[n] } }],
-              ),
-            }),
-          })),
-        );
+    /** @type {Map<string, any>} */
+    const modules = new Map();
+    let done = 0;
+    onProgress?.(0, pipelines.length);
+    const compiling = pipelines.map(async (/** @type {any} */ wanted) => {
+      const pipeline = await this.#pipeline(wanted, kernels[wanted.kernel], modules);
+      if (this.cancelled()) throw new EngineError("cancelled", "stopped");
+      onProgress?.(++done, pipelines.length);
+      return pipeline;
     });
-    if (this.cancelled()) throw new EngineError("cancelled", "stopped");
+    const made = await this.#device.inTime(Promise.all(compiling));
+    const [found, fault] = this.#device.scoped(() =>
+      Object.entries(entries).map(([name, steps]) => /** @type {[string, Step[]]} */ ([name, steps.map(this.#step(made))])),
+    );
+    const error = await this.#device.inTime(fault);
+    if (error) throw error;
+    for (const [name, steps] of found) this.#entries.set(name, steps);
   }
 
+  /** @param {any} wanted @param {string} code @param {Map<string, any>} modules */
+  async #pipeline({ kernel, entry, constants }, code, modules) {
+    const key = JSON.stringify([code, entry, constants]);
+    let pipeline = this.#pipelines.get(key);
+    if (pipeline) return pipeline;
+    if (!modules.has(kernel)) {
+      const [module] = this.#device.scoped(() => this.#device.gpu.createShaderModule({ code, label: kernel })); // the pipeline says what is wrong
+      modules.set(kernel, module);
+    }
+    const compute = { module: modules.get(kernel), entryPoint: entry, constants };
+    try {
+      pipeline = await this.#device.gpu.createComputePipelineAsync({ layout: "auto", compute, label: kernel });
+    } catch (error) {
+      this.#device.check();
+      throw faultOf(error, `kernel ${kernel} (${entry}, ${JSON.stringify(constants)}) does not compile here: `);
+    }
+    this.#pipelines.set(key, pipeline);
+    return pipeline;
+  }
+
+  /** @param {any[]} made pipelines @returns {(step: [number, number[], [number, number, number]]) => Step} */
+  #step(made) {
+    return ([number, buffers, counts]) => ({
+      pipeline: made[number],
+      counts,
+      group: this.#device.gpu.createBindGroup({
+        layout: made[number].getBindGroupLayout(0),
+        entries: buffers.flatMap((n, binding) =>
+          n === -2 ? [] : [{ binding, resource: { buffer: n === -1 ? this.#nothing : this.#buffers[n] } }],
+        ),
+      }),
+    });
+  }
+
+  // ---- runs
+
   /**
-   * Dispatches [first, last) of an entry, then what is to be read, in one submit.
+   * Dispatches [first, last) of an entry, then what is to be read, in one submit; a run that nothing is read from is waited for
+   * too.
    * @param {string} entry @param {number} first @param {number} last
    * @param {string} reads JSON [[buffer, offset, bytes], ...]
    * @returns {Promise<Uint8Array>} the bytes one behind another
    */
   async run(entry, first, last, reads) {
-    this.#check();
+    this.#device.check();
+    this.gpuMs = null;
     const places = /** @type {Array<[number, number, number]>} */ (JSON.parse(reads));
     const total = places.reduce((sum, [, , bytes]) => sum + bytes, 0);
-    // COPY_DST | MAP_READ; a run that nothing is read from is waited for too
-    const back = this.#device.createBuffer({ size: Math.max(total, 16), usage: 0x8 | 0x1 });
+    const steps = /** @type {Step[]} */ (this.#entries.get(entry)).slice(first, last);
+    const clock = steps.length ? this.#clock : null;
+    const size = Math.max(16, total + (clock ? 16 : 0));
+    if ((this.#back?.size ?? 0) < size) {
+      this.#device.destroy(this.#back);
+      this.#back = this.#device.make(size, COPY_DST | MAP_READ);
+    }
+    const back = this.#back;
+    let failed = true;
     try {
-      await this.#scoped(async () => {
-        const encoder = this.#device.createCommandEncoder();
-        if (last > first) {
-          const pass = encoder.beginComputePass();
-          for (const { pipeline, group, counts } of /** @type {Step[]} */ (this.#entries.get(entry)).slice(first, last)) {
-            pass.setPipeline(pipeline);
-            pass.setBindGroup(0, group);
-            pass.dispatchWorkgroups(...counts);
-          }
-          pass.end();
-        }
-        let at = 0;
-        for (const [buffer, offset, bytes] of places) {
-          encoder.copyBufferToBuffer(this.#buffers[buffer], offset, back, at, bytes);
-          at += bytes;
-        }
-        this.#device.queue.submit([encoder.finish()]);
-        await this.#inTime(back.mapAsync(1));
+      const [mapped, fault] = this.#device.scoped(() => {
+        this.#submit(steps, places, back, clock, total);
+        return back.mapAsync(1, 0, size);
       });
-      const data = new Uint8Array(back.getMappedRange()).slice(0, total);
+      mapped.catch(() => {});
+      const error = await this.#device.inTime(fault);
+      if (error) throw error;
+      await this.#device.inTime(mapped);
+      this.#device.check();
+      const data = new Uint8Array(back.getMappedRange(0, size)).slice();
       back.unmap();
-      return data;
+      failed = false;
+      if (clock) this.#tell(entry, data.slice(total), first === 0 && last === this.#entries.get(entry)?.length);
+      return data.subarray(0, total);
     } finally {
-      back.destroy();
+      // one that failed may be waiting to be mapped for ever
+      if (failed || back.size > KEPT_BYTES) {
+        this.#device.destroy(this.#back);
+        this.#back = null;
+      }
     }
   }
 
-  /** @param {Promise<any>} work */
-  async #inTime(work) {
-    let timer = 0;
-    const late = new Promise((_, reject) => {
-      timer = /** @type {any} */ (
-        setTimeout(() => {
-          this.lost = `it did not answer within ${RUN_MS / 1000} s`;
-          reject(this.#lostError());
-        }, RUN_MS)
+  /** @param {Step[]} steps @param {Array<[number, number, number]>} places @param {any} back @param {{set: any, buffer: any} | null} clock @param {number} end */
+  #submit(steps, places, back, clock, end) {
+    const encoder = this.#device.gpu.createCommandEncoder();
+    if (steps.length) {
+      const pass = encoder.beginComputePass(
+        clock ? { timestampWrites: { querySet: clock.set, beginningOfPassWriteIndex: 0, endOfPassWriteIndex: 1 } } : {},
       );
-    });
-    try {
-      await Promise.race([work, this.#loss, late]);
-    } catch (error) {
-      if (error instanceof EngineError) throw error;
-      this.lost ||= String(/** @type {Error} */ (error).message ?? error);
-      throw this.#lostError();
-    } finally {
-      clearTimeout(timer);
+      let set = null;
+      for (const { pipeline, group, counts } of steps) {
+        if (pipeline !== set) pass.setPipeline((set = pipeline));
+        pass.setBindGroup(0, group);
+        pass.dispatchWorkgroups(...counts);
+      }
+      pass.end();
     }
+    let at = 0;
+    for (const [buffer, offset, bytes] of places) {
+      encoder.copyBufferToBuffer(this.#buffers[buffer], offset, back, at, bytes);
+      at += bytes;
+    }
+    if (clock) {
+      encoder.resolveQuerySet(clock.set, 0, 2, clock.buffer, 0);
+      encoder.copyBufferToBuffer(clock.buffer, 0, back, end, 16);
+    }
+    this.#device.gpu.queue.submit([encoder.finish()]);
   }
 
-  /** Every buffer goes; the device stays for the next model. */
-  release() {
-    for (const buffer of this.#buffers) buffer.destroy();
-    this.#buffers = [];
-    this.#entries.clear();
-    this.#pipelines.clear();
-    this.#staging = new Uint8Array(0);
-    this.bytes = 0;
+  /** @param {string} entry @param {Uint8Array} stamps two times in nanoseconds @param {boolean} whole of the whole entry */
+  #tell(entry, stamps, whole) {
+    const [begin, end] = new BigInt64Array(stamps.buffer);
+    if (end < begin) return; // the clock was set back
+    this.gpuMs = Number(end - begin) / 1e6;
+    if (!whole) return;
+    const time = (this.#times[entry] ??= { runs: 0, gpu_ms: 0 });
+    time.runs++;
+    time.gpu_ms += this.gpuMs;
   }
+}
 
-  /** The device goes, which is no loss. */
-  dispose() {
-    this.release();
-    this.#released = true;
-    this.#device.destroy();
-  }
+/** Ranges of one buffer in pieces that begin at multiples of 4 bytes. @param {[number, Array<[string, number, number]>]} tensor @returns {Piece[]} */
+function cut([buffer, ranges]) {
+  /** @type {Piece[]} */
+  const pieces = [];
+  let piece = /** @type {Piece | null} */ (null);
+  let offset = 0;
+  for (const [file, from, end] of ranges)
+    for (let start = from; start < end;) {
+      if (!piece || piece.bytes === PIECE_BYTES) pieces.push((piece = { buffer, offset, bytes: 0, parts: [] }));
+      const bytes = Math.min(end - start, PIECE_BYTES - piece.bytes);
+      piece.parts.push({ file, start, at: piece.bytes, bytes });
+      piece.bytes += bytes;
+      offset += bytes;
+      start += bytes;
+    }
+  return pieces;
 }

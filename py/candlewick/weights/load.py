@@ -247,3 +247,14 @@ class Weights:
         if name in self.constants:
             return self.constants[name]
         return await self.checkpoint.read(self.bound[name])
+
+    async def read_rows(self, name: str, first: int, end: int) -> np.ndarray:
+        """Rows [first, end) of its first axis, without reading the others."""
+        if name in self.constants:
+            return self.constants[name][first:end] if self.constants[name].ndim else self.constants[name]
+        info = self.bound[name]
+        if not info.shape:
+            return await self.checkpoint.read(info)
+        row = (info.end - info.start) // info.shape[0]
+        data = await self.checkpoint.source(info.file).read(info.start + first * row, info.start + end * row)
+        return decode(TensorInfo(name, info.dtype, (end - first, *info.shape[1:]), info.file, 0, len(data)), data)

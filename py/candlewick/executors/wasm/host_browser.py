@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from ..lending import lent
+
 SMALL_BYTES = 1 << 16
 
 
@@ -69,42 +71,5 @@ class Host:
 
         Bytes of files do not pass through here; those of a source made in Python do, a chunk at a time.
         """
-        made = {name: PythonSource(name, source) for name, source in self.sources.items() if not hasattr(source, "js")}
-        proxies = {name: _proxy(source) for name, source in made.items()}
-        try:
-            for name, source in self.sources.items():
-                self._js.addSource(name, proxies[name] if name in proxies else source.js)
+        with lent(self._js, self.sources):
             await self._js.loadWeights(recipe, on_progress)
-        except Exception:
-            for source in made.values():
-                if source.failure:  # what a source raised, before JavaScript wrapped it
-                    raise source.failure from None
-            raise
-        finally:
-            self._js.clearSources()
-            for proxy in proxies.values():
-                proxy.destroy()
-
-
-class PythonSource:
-    """A ByteSource that only Python has, as loadWeights wants its sources: name, readInto(view, start) -> bytes read."""
-
-    def __init__(self, name: str, source: Any) -> None:
-        self.name, self._source = name, source
-        self.failure: Exception | None = None
-
-    async def readInto(self, view: Any, start: int) -> int:
-        """Fills a view of kernel memory with the bytes from `start`."""
-        try:
-            data = await self._source.read(start, start + view.length)
-        except Exception as error:
-            self.failure = error
-            raise
-        view.assign(data)
-        return len(data)
-
-
-def _proxy(thing: Any) -> Any:
-    from pyodide.ffi import create_proxy  # there is no such module in CPython
-
-    return create_proxy(thing)

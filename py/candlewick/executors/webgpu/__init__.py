@@ -4,12 +4,16 @@
 run writes the inputs, submits every dispatch together and reads back the outputs that were asked for. The `host` holds the
 device: `workers/webgpu.js` in a page, `host_wgpu.py` in CPython. It offers
 
-    limits, features                       of the device: maxStorageBufferBindingSize, maxBufferSize ... in bytes; names
-    buffer(n_bytes) -> number              a zeroed storage buffer; MemoryError with numbers where it cannot be
+    limits, features                       of the device: {maxBufferSize: bytes ...}, {"shader-f16" ...} by WebGPU's names
+    buffer(n_bytes) -> number              a zeroed storage buffer; MemoryError where the device allows none so large
+    await settle()                         whether those made so far are really there; MemoryError
     write(buffer, offset, bytes)           queued before what is submitted next
-    await prepare(plan, on_progress)       JSON: pipelines are compiled, bind groups made; ValueError says which kernel failed
+    sources                                set before load_weights: file name -> ByteSource
+    await load_weights(recipe, on_progress)    JSON [[buffer, [[file, start, end] ...]] ...]: streamed, one range behind another
+    await prepare(plan, on_progress)       JSON: pipelines are compiled, bind groups made; ExecutorUnavailable names the kernel
     await run(entry, first, last, reads) -> [bytes]    dispatches [first, last) of an entry; reads: (buffer, offset, n_bytes)
-    release()                              every buffer goes
+    gpu_ms                                 milliseconds that the device took for the last run; None where it does not tell
+    release(first)                         buffers from this number on go; from 0, everything of all Plans
 """
 
 from __future__ import annotations
@@ -23,12 +27,13 @@ from typing import Any
 
 import numpy as np
 
-from ...dtypes import QUANTISED, n_bytes
+from ...dtypes import n_bytes
 from ...program import Instruction, Program, Value
-from .. import Executor, Progress, WeightSource, bounds, check_bounds, checked_inputs
+from .. import Executor, ExecutorUnavailable, Progress, WeightSource, bounds, check_bounds, checked_inputs
 from ..views import WORD, View
-from . import lower_ops
+from . import lower_ops  # noqa: F401  registers what lowers each op
 from .lowering import LOWER, Buffer, Lowering
+from .weights import Filler, matrix_dtype, pieces, ranges
 
 KERNELS = Path(__file__).with_name("kernels")
 __all__ = ["LOWER", "WebgpuExecutor"]
@@ -59,6 +64,7 @@ class WebgpuExecutor(Executor):
         self._pool: list[Buffer] = []
         self._bounds: dict[str, dict[str, int]] = {}
         self._bytes = {"weights": 0, "state": 0, "arena": 0}
+        self._n_buffers = 0
         self._last = ""
 
     # ---- loading
@@ -67,19 +73,26 @@ class WebgpuExecutor(Executor):
         self, programs: Mapping[str, Program], weights: WeightSource, on_progress: Progress | None = None
     ) -> None:
         new = self._optimised(programs)
-        known = dict(self._buffers)
-        lowered = {name: self._lower(p) for name, p in new.items()}
-        made = {key: b for key, b in self._buffers.items() if key not in known}
+        known, pool, used, first = dict(self._buffers), list(self._pool), dict(self._bytes), self._n_buffers
         try:
-            await self._fill(made, new, weights, on_progress)
+            lowered = {name: self._lower(p) for name, p in new.items()}
+            made = {key: b for key, b in self._buffers.items() if key not in known}
+            self._make(made)
             for lowering in lowered.values():
                 self._place(lowering)
+            if on_progress:
+                on_progress("memory", 0, sum(self._bytes.values()), "bytes")
+            await self.host.settle()
+            await self._fill(made, new, weights, on_progress)
             sources = {n: text for s in lowered.values() for n, text in s.sources.items()}
             plan = _plan(lowered, sources)
             report = on_progress and (lambda done, total: on_progress("shaders", done, total, "steps"))
             await self.host.prepare(json.dumps(plan), report)
         except BaseException:
-            self._buffers = known  # a load that fails leaves no name behind that holds no data
+            # a load that fails leaves no name behind that holds no data, and no buffer
+            self._buffers, self._pool, self._bytes = known, pool, used
+            self._n_buffers = first
+            self.host.release(first)
             raise
         for name, lowering in lowered.items():
             entry = self.entries[name] = Entry(lowering)
@@ -95,7 +108,10 @@ class WebgpuExecutor(Executor):
         for v in program.inputs.values():
             s.views[v.name] = s.buffer(v.shape)
             s.views[v.name].base.first = s.views[v.name].base.last = -1  # written before the first dispatch
-        s.run()
+        try:
+            s.run()
+        except ValueError as error:
+            raise ExecutorUnavailable(f"webgpu: {program.name}: {error}") from error
         for name, v in program.outputs.items():
             x = s.contiguous(s.view(v))
             if isinstance(x.base, Buffer):
@@ -122,7 +138,7 @@ class WebgpuExecutor(Executor):
             place = min(fits, key=lambda place: place.words, default=None)
             if place is None:
                 place = Buffer(b.words)
-                place.number = self.host.buffer(b.words * WORD)
+                place.number = self._buffer(b.words)
                 self._bytes["arena"] += b.words * WORD
                 self._pool.append(place)
             else:
@@ -130,24 +146,45 @@ class WebgpuExecutor(Executor):
             b.number = place.number
             busy.append((b.last, place))
 
-    async def _fill(
-        self, made: Mapping[tuple[str, str], Buffer], programs: Mapping[str, Program], weights: WeightSource,
-        on_progress: Progress | None,
-    ) -> None:
-        """Make the buffers that are new and write weights, constants and literals into them."""
-        values = {v.name: v for p in programs.values() for v in p.weights.values()}
-        for done, ((kind, name), b) in enumerate(made.items()):
-            b.number = self.host.buffer(b.words * WORD)
+    def _buffer(self, words: int) -> int:
+        number = self.host.buffer(words * WORD)
+        self._n_buffers = number + 1
+        return number
+
+    def _make(self, made: Mapping[tuple[str, str], Buffer]) -> None:
+        """The buffers of weights, states, scalars and literals that are new."""
+        for (kind, _), b in made.items():
+            b.number = self._buffer(b.words)
             if kind in ("flat", "matrix", "state"):
                 self._bytes["state" if kind == "state" else "weights"] += b.words * WORD
+
+    async def _fill(
+        self, made: Mapping[tuple[str, str], Buffer], programs: Mapping[str, Program], weights: Any,
+        on_progress: Progress | None,
+    ) -> None:
+        """Weights, constants and literals into the buffers that are new; progress is in bytes of the device."""
+        values = {v.name: v for p in programs.values() for v in p.weights.values()}
+        total = sum(b.words * WORD for (kind, _), b in made.items() if kind in ("flat", "matrix"))
+        recipe, done = [], 0
+        for (kind, name), b in made.items():
             if kind == "number":
                 self.host.write(b.number, 0, np.array([float(name)], np.float32).tobytes())
             elif kind in ("flat", "matrix"):
-                parts = [await _data(kind, part, weights) for part in values[name].parts or (values[name],)]
-                data = b"".join(parts)
-                self.host.write(b.number, 0, data + bytes(-len(data) % WORD))
-                if on_progress:
-                    on_progress("weights", done + 1, len(made), "steps")
+                streamed = ranges(kind, values[name], weights)
+                if streamed is not None:
+                    recipe.append((b.number, streamed))
+                    continue
+                filler = Filler(self.host.write, b.number)
+                async for data in pieces(kind, values[name], weights):
+                    filler.add(data)
+                    if on_progress:
+                        on_progress("weights", done + filler.done, total, "bytes")
+                filler.end()
+                done += filler.done
+        if recipe:
+            self.host.sources = weights.checkpoint.files
+            report = on_progress and (lambda n, _: on_progress("weights", min(total, done + n), total, "bytes"))
+            await self.host.load_weights(json.dumps(recipe), report)
 
     # ---- running
 
@@ -196,15 +233,18 @@ class WebgpuExecutor(Executor):
         self._last = ""
         for index, (instruction, end) in enumerate(zip(self.programs[entry].instructions, e.marks)):
             begin = time.perf_counter()
+            ms = None
             if end > start:
                 await self.host.run(entry, start, end, [(e.scalars.number, 0, WORD)])
-            times.append((index, instruction.op, (time.perf_counter() - begin) * 1000))
+                ms = self.host.gpu_ms
+            times.append((index, instruction.op, (time.perf_counter() - begin) * 1000 if ms is None else ms))
             start = end
         return times
 
     async def close(self) -> None:
-        self.host.release()
+        self.host.release(0)
         self.entries, self.programs, self._buffers, self._pool, self._last = {}, {}, {}, [], ""
+        self._n_buffers = 0
         self._bytes = dict.fromkeys(self._bytes, 0)
 
     def describe(self) -> dict[str, Any]:
@@ -223,27 +263,7 @@ class WebgpuExecutor(Executor):
 
 def _matrix_words(v: Value) -> int:
     """Words of a weight matrix on the device."""
-    return -(-n_bytes(v.dtype if v.dtype in lower_ops.DTYPES else "f32", v.size) // WORD)
-
-
-async def _data(kind: str, v: Value, weights: WeightSource) -> bytes:
-    """A weight's bytes as the kernels read it: a convolution's (c_out, c_in, taps) as (c_out, taps, c_in)."""
-    if not v.name:
-        return bytes(v.size * WORD)
-    if kind == "matrix" and v.dtype in QUANTISED and v.dtype in lower_ops.DTYPES:
-        info = weights.bound[v.name]
-        return await weights.checkpoint.source(info.file).read(info.start, info.end)
-    array = await weights.read(v.name)
-    if kind == "matrix" and array.ndim > 2:
-        array = np.moveaxis(array, 1, -1)
-    if array.dtype == np.int32:
-        return np.ascontiguousarray(array).tobytes()
-    if kind == "matrix" and v.dtype == "f16":
-        return np.ascontiguousarray(array, np.float16).tobytes()
-    if kind == "matrix" and v.dtype == "bf16":
-        bits = np.ascontiguousarray(array, np.float32).view(np.uint32) >> 16
-        return bits.astype(np.uint16).tobytes()
-    return np.ascontiguousarray(array, np.float32).tobytes()
+    return -(-n_bytes(matrix_dtype(v), v.size) // WORD)
 
 
 def _plan(lowered: Mapping[str, Lowering], sources: Mapping[str, str]) -> dict[str, Any]:

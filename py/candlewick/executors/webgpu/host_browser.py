@@ -6,6 +6,8 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ..lending import lent
+
 
 class Host:
     """js: a GpuHost. Ending its device is the engine worker's business."""
@@ -14,7 +16,8 @@ class Host:
         self._js = js
         self.adapter = js.about.to_py()
         self.limits: dict[str, int] = js.limits.to_py()
-        self.features = set(self.adapter["features"])
+        self.features: set[str] = set(self.adapter["features"])
+        self.sources: dict[str, Any] = {}  # file name -> BrowserSource; set by the executor before load_weights
 
     @property
     def bytes(self) -> int:
@@ -29,9 +32,22 @@ class Host:
             self._js.stage(len(data)).assign(data)
             self._js.write(buffer, offset, len(data))
 
+    async def settle(self) -> None:
+        """Whether the buffers made so far are really there; the JavaScript side throws out_of_memory if not."""
+        await self._js.settle()
+
+    async def load_weights(self, recipe: str, on_progress: Callable[[int, int], None] | None = None) -> None:
+        """Streams weights by a recipe (see webgpu.js) from the files of `sources`; their bytes do not pass through here."""
+        with lent(self._js, self.sources):
+            await self._js.loadWeights(recipe, on_progress)
+
+    @property
+    def gpu_ms(self) -> float | None:
+        """What the device took for the last run, where it tells."""
+        return self._js.gpuMs
+
     async def prepare(self, plan: str, on_progress: Callable[[int, int], None] | None = None) -> None:
         """Compile the pipelines of a Plan and make its bind groups."""
-        await self._js.settle()
         await self._js.prepare(plan, on_progress)
 
     async def run(self, entry: str, first: int, last: int, reads: Sequence[tuple[int, int, int]]) -> list[bytes]:
@@ -43,6 +59,6 @@ class Host:
             at += n
         return found
 
-    def release(self) -> None:
-        """Give every buffer back."""
-        self._js.release()
+    def release(self, first: int = 0) -> None:
+        """Give the buffers from number `first` on back; from 0, everything of all Plans."""
+        self._js.release(first)

@@ -3,18 +3,33 @@
 from __future__ import annotations
 
 import json
+import struct
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from .. import ExecutorUnavailable
+from .weights import PIECE_BYTES, Filler
 
-NOTHING_BYTES = 16
+SMALLEST = 16
+FEATURES = {"shader-f16": "shader-f16", "subgroups": "subgroup", "timestamp-query": "timestamp-query"}
+"""WebGPU's names, and wgpu's."""
+LIMITS = {
+    name: "".join("-" + c.lower() if c.isupper() else c for c in name)
+    for name in (
+        "maxBufferSize", "maxStorageBufferBindingSize", "maxStorageBuffersPerShaderStage", "maxComputeWorkgroupStorageSize",
+        "maxComputeInvocationsPerWorkgroup", "maxComputeWorkgroupSizeX", "maxComputeWorkgroupSizeY",
+        "maxComputeWorkgroupsPerDimension",
+    )
+}
 
 
 class Host:
-    """One device. Raises ExecutorUnavailable where there is no wgpu or no adapter."""
+    """One device. Raises ExecutorUnavailable where there is no wgpu or no adapter.
 
-    def __init__(self) -> None:
+    features: of those the adapter has, the ones to use (None: all that kernels know).
+    """
+
+    def __init__(self, features: Sequence[str] | None = None) -> None:
         try:
             import wgpu
         except ImportError as error:
@@ -25,21 +40,35 @@ class Host:
         except Exception as error:
             raise ExecutorUnavailable(f"there is no GPU adapter here, not even a software one: {error}") from error
         self.adapter = dict(adapter.info)
-        limits = {k: adapter.limits[k] for k in ("max-storage-buffer-binding-size", "max-buffer-size")}
-        self._device = adapter.request_device_sync(required_limits=limits)
-        self.limits = {"maxStorageBufferBindingSize": limits["max-storage-buffer-binding-size"],
-                       "maxBufferSize": limits["max-buffer-size"]}
-        self.features = set(self._device.features)
+        self.features: set[str] = {
+            name for name, theirs in FEATURES.items() if theirs in adapter.features and (features is None or name in features)
+        }
+        self._device = adapter.request_device_sync(
+            required_features=[FEATURES[name] for name in sorted(self.features)],
+            required_limits={theirs: adapter.limits[theirs] for theirs in LIMITS.values()},
+        )
+        self.limits: dict[str, int] = {name: adapter.limits[theirs] for name, theirs in LIMITS.items()}
+        for end in ("min", "max"):  # wgpu's own names of these changed once
+            found = [n for key, n in self.adapter.items() if key.endswith(f"group_{end}_size")]
+            self.limits[f"subgroup{end.capitalize()}Size"] = int(found[0]) if found else 0
+        self.sources: dict[str, Any] = {}
+        self.gpu_ms: float | None = None
         self._buffers: list[Any] = []
         self._pipelines: dict[str, Any] = {}
         self._entries: dict[str, list[Any]] = {}
         self.bytes = 0
-        self._nothing = self._device.create_buffer(size=NOTHING_BYTES, usage=wgpu.BufferUsage.STORAGE)
+        usage = wgpu.BufferUsage
+        self._nothing = self._device.create_buffer(size=SMALLEST, usage=usage.STORAGE)
+        self._clock: tuple[Any, Any] | None = None
+        if "timestamp-query" in self.features:
+            queries = self._device.create_query_set(type="timestamp", count=2)
+            times = self._device.create_buffer(size=SMALLEST, usage=usage.QUERY_RESOLVE | usage.COPY_SRC)
+            self._clock = queries, times
 
     def buffer(self, n_bytes: int) -> int:
         """A storage buffer of zeros; MemoryError where the device does not allow one so large."""
-        size = -(-max(n_bytes, 16) // 16) * 16
-        largest = min(self.limits.values())
+        size = -(-max(n_bytes, SMALLEST) // SMALLEST) * SMALLEST
+        largest = min(self.limits["maxBufferSize"], self.limits["maxStorageBufferBindingSize"])
         if size > largest:
             raise MemoryError(f"webgpu: a buffer of {size} bytes is wanted, this device allows {largest}; take a smaller model")
         usage = self._wgpu.BufferUsage
@@ -49,14 +78,34 @@ class Host:
         self.bytes += size
         return len(self._buffers) - 1
 
+    async def settle(self) -> None:
+        """Nothing to wait for: wgpu raises when a buffer is made."""
+
     def write(self, buffer: int, offset: int, data: bytes) -> None:
         if data:
             self._device.queue.write_buffer(self._buffers[buffer], offset, data)
 
+    async def load_weights(self, recipe: str, on_progress: Callable[[int, int], None] | None = None) -> None:
+        """Copies byte ranges of files into buffers, a piece at a time."""
+        tensors = json.loads(recipe)
+        total, done = sum(end - start for _, parts in tensors for _, start, end in parts), 0
+        for buffer, parts in tensors:
+            filler = Filler(self.write, buffer)
+            for file, begin, end in parts:
+                for start in range(begin, end, PIECE_BYTES):
+                    stop = min(start + PIECE_BYTES, end)
+                    filler.add(await self.sources[file].read(start, stop) if file else bytes(stop - start))
+                    done += stop - start
+                    if on_progress:
+                        on_progress(done, total)
+            filler.end()
+
     async def prepare(self, plan: str, on_progress: Callable[[int, int], None] | None = None) -> None:
         """Compile the pipelines of a Plan and make its bind groups."""
         o = json.loads(plan)
-        modules = {name: self._device.create_shader_module(code=text, label=name) for name, text in o["kernels"].items()}
+        # wgpu's compiler knows subgroups, and not the line that asks for them
+        kernels = {name: text.replace("enable subgroups;", "") for name, text in o["kernels"].items()}
+        modules = {name: self._device.create_shader_module(code=text, label=name) for name, text in kernels.items()}
         made = []
         for number, p in enumerate(o["pipelines"]):
             key = json.dumps([o["kernels"][p["kernel"]], p])
@@ -65,7 +114,8 @@ class Host:
                 try:
                     self._pipelines[key] = self._device.create_compute_pipeline(layout="auto", compute=compute)
                 except self._wgpu.GPUError as error:
-                    raise ValueError(f"webgpu: kernel {p['kernel']} with {p['constants']} does not compile: {error}") from error
+                    raise ExecutorUnavailable(
+                        f"webgpu: kernel {p['kernel']} with {p['constants']} does not compile: {error}") from error
             made.append(self._pipelines[key])
             if on_progress:
                 on_progress(number + 1, len(o["pipelines"]))
@@ -83,36 +133,45 @@ class Host:
     async def run(self, entry: str, first: int, last: int, reads: Sequence[tuple[int, int, int]]) -> list[bytes]:
         """Dispatches [first, last), then copies of what is to be read, in one submit."""
         encoder = self._device.create_command_encoder()
+        clock = self._clock if last > first else None
+        self.gpu_ms = None
         if last > first:
-            compute = encoder.begin_compute_pass()
+            stamps = clock and {"query_set": clock[0], "beginning_of_pass_write_index": 0, "end_of_pass_write_index": 1}
+            compute = encoder.begin_compute_pass(timestamp_writes=stamps)
             for pipeline, group, counts in self._entries[entry][first:last]:
                 compute.set_pipeline(pipeline)
                 compute.set_bind_group(0, group)
                 compute.dispatch_workgroups(*counts)
             compute.end()
         total = sum(n for _, _, n in reads)
-        if not total:
-            self._device.queue.submit([encoder.finish()])
-            return [b"" for _ in reads]
         usage = self._wgpu.BufferUsage
-        back = self._device.create_buffer(size=total, usage=usage.MAP_READ | usage.COPY_DST)
+        back = self._device.create_buffer(size=max(total + 16, SMALLEST), usage=usage.MAP_READ | usage.COPY_DST)
         at = 0
         for buffer, offset, n in reads:
             encoder.copy_buffer_to_buffer(self._buffers[buffer], offset, back, at, n)
             at += n
+        if clock:
+            encoder.resolve_query_set(clock[0], 0, 2, clock[1], 0)
+            encoder.copy_buffer_to_buffer(clock[1], 0, back, total, 16)
         self._device.queue.submit([encoder.finish()])
         back.map_sync(self._wgpu.MapMode.READ)
         data = bytes(back.read_mapped())
         back.unmap()
         back.destroy()
+        if clock:
+            begin, end = struct.unpack_from("<qq", data, total)
+            self.gpu_ms = (end - begin) / 1e6 if end >= begin else None
         found, at = [], 0
         for _, _, n in reads:
             found.append(data[at : at + n])
             at += n
         return found
 
-    def release(self) -> None:
-        """Give every buffer back."""
-        for buffer in self._buffers:
+    def release(self, first: int = 0) -> None:
+        """Give the buffers from number `first` on back; from 0, everything of all Plans."""
+        for buffer in self._buffers[first:]:
+            self.bytes -= buffer.size
             buffer.destroy()
-        self._buffers, self._pipelines, self._entries, self.bytes = [], {}, {}, 0
+        del self._buffers[first:]
+        if not first:
+            self._pipelines, self._entries = {}, {}
