@@ -3,8 +3,8 @@
  * samples are handed over as they are asked for; films and compressed files are taken apart by mediabunny, which reads the
  * file by ranges, and decoded by the browser (WebCodecs).
  *
- * `read(first, n)` gives fewer than n samples only at the end; `frames` is how many there are, as far as is known before the
- * end was read; `note` is what a person should know about how it was read, or "".
+ * `read(first, n)` gives fewer than n samples only at the end; `frames` is how many there are: before the end was read as far
+ * as the file tells, and more than was read; `note` is what a person should know about how it was read, or "".
  */
 import { EngineError, MEDIABUNNY } from "./protocol.js";
 
@@ -57,6 +57,8 @@ export class MediaSound {
   #pieces = [];
   #start = 0;
   #end = 0;
+  /** The furthest sample that was seen. */
+  #last = 0;
   /** Nothing comes after #end. */
   #ended = false;
   /** @type {AsyncGenerator<any, void, unknown> | null} */
@@ -138,7 +140,8 @@ export class MediaSound {
     }
     if (!sample) {
       this.#ended = true;
-      this.frames = this.#end;
+      if (placed) this.#start = this.#end = Math.min(this.#last, this.frames);   // there is nothing at that place
+      this.frames = this.#last = Math.max(this.#last, this.#end);
       return;
     }
     this.rate ||= sample.sampleRate;
@@ -150,7 +153,7 @@ export class MediaSound {
     const gap = at - this.#end;
     if (gap > GAP_SECONDS * this.rate) this.#push(new Float32Array(gap));
     this.#push(mono);
-    this.frames = Math.max(this.frames, this.#end);
+    this.frames = Math.max(this.frames, this.#end + this.rate);   // its end was not seen yet
   }
 
   /** @param {Float32Array} piece */
@@ -158,6 +161,7 @@ export class MediaSound {
     if (piece.length === 0) return;
     this.#pieces.push(piece);
     this.#end += piece.length;
+    this.#last = Math.max(this.#last, this.#end);
   }
 
   /** Let go of whole pieces that end before this sample. @param {number} before */

@@ -16,7 +16,8 @@ from candlewick.weights.source import ByteSource
 
 
 class Sound(Protocol):
-    """Mono samples at a rate. `frames` is how many there are, as far as is known before the end was read."""
+    """Mono samples at a rate. `frames` is how many there are: before the end was read as far as is known, and more than was
+    read; then exactly."""
 
     rate: int
     frames: int

@@ -29,6 +29,7 @@ from candlewick.weights.load import Checkpoint
 NO_SIGNAL = -7.0  # log-mel of an empty frame: 16-bit dither lies near -8, speech at -80 dB peaks near -6
 LEVELS = 2  # a second
 MARGIN = 100  # frames of silence that a shortened context has at least behind the sound
+TOKENS_PER_SECOND = 12  # of a shortened context; speech has at most 8, a loop any number
 LOUDEST = 16.0  # full scale is 1; beyond this the samples are in other units (16-bit numbers as floats) and are scaled to it
 
 
@@ -164,9 +165,10 @@ class Transcription:
         self.timeline = Timeline(self.duration)
         self.rng = random.Random(options.seed)
         self.language = (options.language or None) if self.tokenizer.multilingual else "en"
-        self._heard: tuple[int, dict[str, np.ndarray]] | None = None
+        self._heard: tuple[tuple[int, int], dict[str, np.ndarray]] | None = None
         self._loudest = 0.0
         self.n_ctx = self.dims.n_audio_ctx  # positions of the window that was encoded last
+        self._whole: int | None = None  # the window at this frame is not to be shortened
         if options.initial_prompt.strip():
             self.previous = self.tokenizer.encode(" " + options.initial_prompt.strip())
 
@@ -189,6 +191,8 @@ class Transcription:
         if self.peak is None:
             async for event in self.find_peak():
                 yield event
+        else:  # the end says how long it is
+            await self.audio.read(self.audio.n_samples - 1, self.dims.n_samples)
         self.timeline.duration = self.duration  # known now, if it was not before
         yield self.progress()
         while self.seek < max(self.n_frames, 1) and not self.stopped:
@@ -287,7 +291,8 @@ class Transcription:
 
     async def mel(self, start: int, fetch: tuple[str, ...]) -> dict[str, np.ndarray]:
         """Log-mel of the window at frame `start`; the last one is kept: a short recording asks for it twice."""
-        if self._heard is None or self._heard[0] != start or not set(fetch) <= self._heard[1].keys():
+        place = start, self.context(start)
+        if self._heard is None or self._heard[0] != place or not set(fetch) <= self._heard[1].keys():
             entry, size = await self.entry("mel", start), n_samples(2 * self.context(start))
             skipped = first_sample(start)
             with self.timed("read"):
@@ -298,7 +303,8 @@ class Transcription:
                     raise ValueError("audio: some samples are not finite numbers (NaN or infinity); the file is damaged")
                 self._loudest = max(self._loudest, loudest)
                 samples = window(audio, start, size, skipped) * np.float32(self.scale)
-                self._heard = start, {"samples": samples, **await self.executor.run(entry, {"samples": samples}, fetch=fetch)}
+                found = await self.executor.run(entry, {"samples": samples}, fetch=fetch)
+                self._heard = place, {"samples": samples, **found}
         return self._heard[1]
 
     async def encode(self) -> bool:
@@ -319,7 +325,7 @@ class Transcription:
     def context(self, start: int) -> int:
         """Positions of the encoder for the window at frame `start`: all, or in the short mode as few as will do."""
         full = self.dims.n_audio_ctx
-        if self.options.context == "full":
+        if self.options.context == "full" or start == self._whole:
             return full
         wanted = (max(self.n_frames - start, 1) + MARGIN) / 2
         return next((n for n in contexts(self.dims) if n >= wanted), full)
@@ -339,14 +345,27 @@ class Transcription:
             self.language_probability = all_[self.language]
 
     async def decode(self) -> AsyncIterator[Decoded]:
-        """Yields transcripts as they grow, at one temperature after the other until one will do."""
+        """Yields transcripts as they grow. What a shortened context did not do well is heard again as a whole window."""
+        if self.n_ctx < self.dims.n_audio_ctx:
+            room, decoded = round(TOKENS_PER_SECOND * self.n_ctx * SECONDS_PER_TIMESTAMP), None
+            async for decoded in self.attempts(self.options.temperatures[:1], room):
+                yield decoded
+            if decoded and len(decoded.tokens) < room and not self.needs_retry(decoded):
+                return
+            self._whole = self.seek
+            await self.encode()
+        async for decoded in self.attempts(self.options.temperatures):
+            yield decoded
+
+    async def attempts(self, temperatures: Sequence[float], room: int | None = None) -> AsyncIterator[Decoded]:
+        """At one temperature after the other until one will do; room: how many tokens a transcript may have."""
         decoder = WindowDecoder(self.executor, self.tokenizer, self.rules, self.dims.n_text_ctx, self.n_ctx)
         start = self.tokenizer.prompt(self.language or "en", self.options.task, self.options.timestamps)
         began = time.perf_counter()
         await decoder.read_prompt(self.previous, start)
         decoded = Decoded(0.0, 0.0)
-        for temperature in self.options.temperatures:
-            async for decoded in decoder.decode(temperature, self.rng):
+        for temperature in temperatures:
+            async for decoded in decoder.decode(temperature, self.rng, room):
                 self.ms["decode"] += (time.perf_counter() - began) * 1000
                 yield decoded
                 began = time.perf_counter()  # what the listener did in between is not decoding
