@@ -28,7 +28,7 @@ ORDER = [
     ("models",),
     ("tasks",),
     ("worker", "commands"),
-    ("cli",),
+    ("api", "cli"),
 ]
 RANK = {part: rank for rank, parts in enumerate(ORDER) for part in parts}
 ALLOWED = {("program", "ops"): "printing and verifying look the op table up, inside functions"}
