@@ -54,13 +54,13 @@ async def test_two_windows_at_once():
     def remember():
         network.remember(pair)
 
-    def decode(tokens, pos, last):
-        return network.decode(tokens, pair, pos, last)[0]
+    def decode(tokens, pos, last, heard):
+        return network.decode(tokens, pair, pos, last, heard)[0]
 
     both = {"mel": trace(network.mel, {"samples": Spec((2, dims.n_samples, 1))}, name="mel"),
             "encode": trace(encode, {"log_mel": Spec((2, dims.n_frames, dims.n_mels))}, {"peak": "f32"}, name="encode"),
             "remember": trace(remember, {}, name="remember"),
-            "decode": trace(decode, {"tokens": Spec((2, 4), "i32")}, ("pos", "last"), name="decode")}
+            "decode": trace(decode, {"tokens": Spec((2, 4), "i32")}, ("pos", "last", "heard"), name="decode")}
     one, two = executors.create("numpy"), executors.create("numpy")
     await one.load(model.programs, model.weights)
     await two.load(both, model.weights)
@@ -70,15 +70,17 @@ async def test_two_windows_at_once():
     mel = (await two.run("mel", {"samples": np.stack(audio)[:, :, None]}))["log_mel"]
     features = (await two.run("encode", {"log_mel": mel, "peak": 1.0}))["features"]
     await two.run("remember", {})
+    heard = dims.n_audio_ctx - 1
     for last in range(4):
-        logits = (await two.run("decode", {"tokens": tokens, "pos": 0, "last": last}))["logits"]
+        logits = (await two.run("decode", {"tokens": tokens, "pos": 0, "last": last, "heard": heard}))["logits"]
         for i in range(2):
             alone = await one.run("mel", {"samples": audio[i].reshape(1, -1, 1)})
             encoded = await one.run("encode", {"log_mel": alone["log_mel"], "peak": 1.0})
             await one.run("remember", {})
             assert np.abs(encoded["features"][0] - features[i]).max() < 1e-4
             for pos in range(last + 1):
-                step = await one.run("decode_1", {"tokens": tokens[i : i + 1, pos : pos + 1], "pos": pos, "last": 0})
+                token = tokens[i : i + 1, pos : pos + 1]
+                step = await one.run("decode_1", {"tokens": token, "pos": pos, "last": 0, "heard": heard})
             assert np.abs(step["logits"][0] - logits[i]).max() < 1e-3
 
 
@@ -89,9 +91,11 @@ async def test_positions_beyond_the_context_are_refused():
     for entry, pos in (("decode_1", 64), ("decode_16", 49)):
         n = int(entry.split("_")[1])
         with pytest.raises(ValueError, match="pos"):
-            await executor.run(entry, {"tokens": np.zeros((1, n), np.int32), "pos": pos, "last": 0})
+            await executor.run(entry, {"tokens": np.zeros((1, n), np.int32), "pos": pos, "last": 0, "heard": 99})
     with pytest.raises(ValueError, match="tokens"):
-        await executor.run("decode_1", {"tokens": [[model.dims.n_vocab]], "pos": 0, "last": 0})
+        await executor.run("decode_1", {"tokens": [[model.dims.n_vocab]], "pos": 0, "last": 0, "heard": 99})
+    with pytest.raises(ValueError, match="heard"):
+        await executor.run("decode_1", {"tokens": [[0]], "pos": 0, "last": 0, "heard": 100})
 
 
 CONFIG = json.loads((MINIATURE / "config.json").read_text())

@@ -117,7 +117,8 @@ def checked_inputs(program: Program, given: Mapping[str, Any]) -> dict[str, np.n
 
 
 def bounds(program: Program) -> dict[str, int]:
-    """Largest allowed value of each input that counts: ids of an embedding, positions of `rows`, `rope` and `update`, rows."""
+    """Largest allowed value of each input that counts: ids of an embedding, positions of `rows`, `rope`, `update` and
+    causal `attention`, rows."""
     limits: dict[str, int] = {}
 
     def limit(v: Value | None, top: int) -> None:
@@ -133,6 +134,8 @@ def bounds(program: Program) -> dict[str, int]:
             limit(i.args[1], i.args[0].shape[0] - i.attrs["count"])
         elif i.op == "rope":
             limit(i.args[3], i.args[1].shape[0] - i.args[0].shape[2])
+        elif i.op == "attention" and i.attrs["causal"]:
+            limit(i.args[3], i.args[1].shape[2] - i.args[0].shape[2])
         elif i.op == "linear":
             limit(i.args[4], i.out.size // i.out.shape[-1])
         elif i.op == "update":

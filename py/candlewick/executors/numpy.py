@@ -85,6 +85,8 @@ def attention(q, k, v, start, bias, causal, scale):
     if causal:  # what no query sees need not be looked at
         m = min(m, n + (0 if start is None else int(start)))
         k, v = k[:, :, :m], v[:, :, :m]
+    if h != hk and n == 1 and bias is None:  # the heads of a group are like so many queries that see the same keys
+        return attention(q.reshape(-1, hk, h // hk, d), k, v, None, None, False, scale).reshape(q.shape)
     k, v = (np.repeat(a, h // hk, axis=1) if h != hk else a for a in (k, v))
     y = np.empty(q.shape, np.float32)
     for i in range(0, n, 256):  # blocks of queries: no (n, m) buffer for long inputs

@@ -45,7 +45,8 @@ async def test_against_transformers(executor_name, name):
     encoded = await executor.run("encode", {"log_mel": mel["log_mel"], "peak": mel["peak"]})
     await executor.run("remember", {})
     errors = [np.abs(encoded["features"][0, ::7] - ARRAYS[f"{name}.features"]).max()]
-    logits = [(await executor.run("decode_1", {"tokens": [[t]], "pos": i, "last": 0}))["logits"][0]
+    heard = dims.n_audio_ctx - 1
+    logits = [(await executor.run("decode_1", {"tokens": [[t]], "pos": i, "last": 0, "heard": heard}))["logits"][0]
               for i, t in enumerate(FACTS[name]["tokens"])]
     errors.append(np.abs(np.array(logits)[:, ::11] - ARRAYS[f"{name}.logits"]).max())
     print(executor_name, name, np.abs(seen[::3, ::7] - ARRAYS[f"{name}.mel"]).max(), errors)

@@ -66,7 +66,8 @@ async def test_mel_features_and_forced_logits(transcriber, name, record_property
     forced = [transcriber.model.tokenizer.sot, *FACTS[name]["tokens"]]
     logits = []
     for pos, token in enumerate(forced):
-        step = await transcriber.executor.run("decode_1", {"tokens": [[token]], "pos": pos, "last": 0}, ("logits",))
+        inputs = {"tokens": [[token]], "pos": pos, "last": 0, "heard": 1499}
+        step = await transcriber.executor.run("decode_1", inputs, ("logits",))
         logits.append(step["logits"][0])
     errors["logits"] = np.abs(np.array(logits)[:, ::211] - ARRAYS[f"{name}.logits"]).max()
     errors["log_sum"] = np.abs([log_sum(x) - y for x, y in zip(logits, FACTS[name]["log_sum"])]).max()
@@ -82,11 +83,11 @@ async def test_prompt_chunks_equal_steps(transcriber):
     await run(transcriber, "jfk")
     executor, tokens = transcriber.executor, [50257, *FACTS["jfk"]["tokens"][:11]]
     for pos, token in enumerate(tokens):
-        one = await executor.run("decode_1", {"tokens": [[token]], "pos": pos, "last": 0}, ("logits",))
+        one = await executor.run("decode_1", {"tokens": [[token]], "pos": pos, "last": 0, "heard": 1499}, ("logits",))
     padded = np.array([tokens + [0] * (16 - len(tokens))], np.int32)
-    chunk = await executor.run("decode_16", {"tokens": padded, "pos": 0, "last": len(tokens) - 1}, ("logits",))
+    chunk = await executor.run("decode_16", {"tokens": padded, "pos": 0, "last": len(tokens) - 1, "heard": 1499}, ("logits",))
     assert np.abs(one["logits"] - chunk["logits"]).max() < 1e-3
-    after = [await executor.run("decode_1", {"tokens": [[11]], "pos": len(tokens), "last": 0}, ("logits",))]
+    after = [await executor.run("decode_1", {"tokens": [[11]], "pos": len(tokens), "last": 0, "heard": 1499}, ("logits",))]
     assert np.isfinite(after[0]["logits"]).all()
 
 

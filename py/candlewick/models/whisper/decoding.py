@@ -130,8 +130,9 @@ def _log_sum(x: np.ndarray) -> float:
 class TokenReader:
     """Feeds tokens to the decoder entries and keeps the position. Nothing else of the state is in Python."""
 
-    def __init__(self, executor: Executor, n_text_ctx: int) -> None:
-        self._executor, self.n_text_ctx, self.pos = executor, n_text_ctx, 0
+    def __init__(self, executor: Executor, n_text_ctx: int, heard: int) -> None:
+        """heard: positions of audio in the cache, 20 ms each."""
+        self._executor, self.n_text_ctx, self.pos, self._last_heard = executor, n_text_ctx, 0, heard - 1
 
     async def feed(self, tokens: Sequence[int], fetch: tuple[str, ...]) -> dict[str, np.ndarray]:
         """Reads tokens (at least one) behind those read before -> outputs for what follows the last of them."""
@@ -145,7 +146,7 @@ class TokenReader:
             piece = list(tokens[done : done + size])
             done += len(piece)
             ids = np.array([piece + [0] * (size - len(piece))], np.int32)
-            inputs = {"tokens": ids, "pos": self.pos, "last": len(piece) - 1}
+            inputs = {"tokens": ids, "pos": self.pos, "last": len(piece) - 1, "heard": self._last_heard}
             outputs = await self._executor.run(f"decode_{size}", inputs, fetch if done == len(tokens) else ())
             self.pos += len(piece)
         return outputs
@@ -176,8 +177,8 @@ class Decoded:
 class WindowDecoder:
     """One window: the prompt is read once, then the transcript is decoded, again if a temperature did not do."""
 
-    def __init__(self, executor: Executor, tokenizer: Tokenizer, rules: Rules, n_text_ctx: int) -> None:
-        self._reader = TokenReader(executor, n_text_ctx)
+    def __init__(self, executor: Executor, tokenizer: Tokenizer, rules: Rules, n_text_ctx: int, heard: int) -> None:
+        self._reader = TokenReader(executor, n_text_ctx, heard)
         self._tokenizer, self._rules = tokenizer, rules
         self._first = np.empty(0, np.float32)  # logits of the first token
         self._begin = 0
@@ -193,11 +194,15 @@ class WindowDecoder:
             logits = (await self._reader.feed(start[1:], ("logits",)))["logits"][0]
         self._first, self._begin = logits, self._reader.pos
 
-    async def decode(self, temperature: float, rng: random.Random) -> AsyncIterator[Decoded]:
-        """Yields the growing transcript after every token; the last one is whole. `read_prompt` comes first."""
+    async def decode(
+        self, temperature: float, rng: random.Random, room: int | None = None
+    ) -> AsyncIterator[Decoded]:
+        """Yields the growing transcript after every token; the last one is whole. `read_prompt` comes first.
+
+        room: how many tokens it may have; None: half of the context, as far as there is so much."""
         rules, reader = self._rules, self._reader
         reader.pos = self._begin
-        room = min(reader.n_text_ctx // 2, reader.n_text_ctx - self._begin)
+        room = min(room or reader.n_text_ctx, reader.n_text_ctx // 2, reader.n_text_ctx - self._begin)
         done = Decoded(temperature, self.no_speech_prob)
         stream = self._tokenizer.stream()
         step: dict[str, np.ndarray] = {"logits": self._first[None]}
@@ -226,9 +231,11 @@ def fit_prompt(tokens: Sequence[int], n_text_ctx: int) -> list[int]:
     return list(tokens[-(n_text_ctx // 2 - 1) :])
 
 
-async def detect_language(executor: Executor, tokenizer: Tokenizer, n_text_ctx: int) -> tuple[str, dict[str, float]]:
+async def detect_language(
+    executor: Executor, tokenizer: Tokenizer, n_text_ctx: int, heard: int
+) -> tuple[str, dict[str, float]]:
     """The language of the window that was encoded last -> (the most probable, probability of each)."""
-    logits = (await TokenReader(executor, n_text_ctx).feed([tokenizer.sot], ("logits",)))["logits"][0]
+    logits = (await TokenReader(executor, n_text_ctx, heard).feed([tokenizer.sot], ("logits",)))["logits"][0]
     names, ids = list(tokenizer.languages), list(tokenizer.languages.values())
     scores = logits[ids].astype(np.float64)
     probabilities = np.exp(scores - _log_sum(scores))

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from candlewick import nn, ops
-from candlewick.models.whisper.mel import HOP, N_FFT, LogMel
+from candlewick.models.whisper.mel import LogMel, n_samples
 from candlewick.models.whisper.readout import Readout
 from candlewick.tensor import Tensor
 
@@ -73,8 +73,8 @@ class Dims:
 
     @property
     def n_samples(self) -> int:
-        """Samples that the frames of a window look at: N_FFT of them, every HOP."""
-        return (self.n_frames - 1) * HOP + N_FFT
+        """Samples that the frames of a window look at."""
+        return n_samples(self.n_frames)
 
 
 class Attention(nn.Module):
@@ -116,14 +116,20 @@ class CrossAttention(Attention):
     """Tokens look at the audio. Keys and values of the audio are made once a window."""
 
     def remember(self, features: Tensor, cache: nn.KVCache) -> nn.KVCache:
-        """features (batch, n_audio_ctx, n_state) -> cache, each (batch, n_head, n_audio_ctx, d_head)"""
+        """features (batch, n, n_state), n at most n_audio_ctx -> cache, each (batch, n_head, n_audio_ctx, d_head)"""
         k, v = self.heads(self.k_proj(features), self.v_proj(features))
         return cache.update(k, v, 0)
 
-    def __call__(self, x: Tensor, cache: nn.KVCache) -> Tensor:
-        """x (batch, n, n_state) -> the same shape"""
+    def __call__(self, x: Tensor, cache: nn.KVCache, heard: Tensor) -> Tensor:
+        """x (batch, n, n_state), heard: the last position of the audio that counts -> the same shape
+
+        All tokens see the same keys. That is causal attention of a single query of n times as many heads.
+        """
         (q,) = self.heads(self.q_proj(x))  # (batch, n_head, n, d_head)
-        return self.out_proj(nn.merge_heads(ops.attention(q, cache.k, cache.v)))
+        batch, n_head, n, d_head = q.shape
+        grouped = q.reshape(batch, n_head * n, 1, d_head)
+        y = ops.attention(grouped, cache.k, cache.v, start=heard, causal=True)
+        return self.out_proj(nn.merge_heads(y.reshape(batch, n_head, n, d_head)))
 
     def scores(self, x: Tensor, cache: nn.KVCache, heads: Sequence[int]) -> Tensor:
         """x (1, n, n_state) -> (len(heads), n, n_audio_ctx): how much some heads look at each moment, before the softmax"""
@@ -165,19 +171,21 @@ class DecoderBlock(Block):
         self.encoder_attn = CrossAttention(n_state, n_head)
         self.encoder_attn_layer_norm = nn.LayerNorm(n_state)
 
-    def __call__(self, x: Tensor, cache: nn.KVCache, audio: nn.KVCache, pos: Tensor) -> tuple[Tensor, nn.KVCache]:
+    def __call__(
+        self, x: Tensor, cache: nn.KVCache, audio: nn.KVCache, pos: Tensor, heard: Tensor
+    ) -> tuple[Tensor, nn.KVCache]:
         """x (batch, n, n_state), cache of the tokens, audio: what the window left -> (the same shape, cache)"""
         x, cache = self.read(x, cache, pos)
-        return self.hear(x, audio), cache
+        return self.hear(x, audio, heard), cache
 
     def read(self, x: Tensor, cache: nn.KVCache, pos: Tensor) -> tuple[Tensor, nn.KVCache]:
         """First half: what the tokens before say."""
         y, cache = self.self_attn(self.self_attn_layer_norm(x), cache, pos)
         return x + y, cache
 
-    def hear(self, x: Tensor, audio: nn.KVCache) -> Tensor:
+    def hear(self, x: Tensor, audio: nn.KVCache, heard: Tensor) -> Tensor:
         """Second half: what the audio says."""
-        x = x + self.encoder_attn(self.encoder_attn_layer_norm(x), audio)
+        x = x + self.encoder_attn(self.encoder_attn_layer_norm(x), audio, heard)
         return x + self.mlp(x)
 
 
@@ -193,10 +201,11 @@ class Encoder(nn.Module):
         self.layer_norm = nn.LayerNorm(d)
 
     def __call__(self, mel: Tensor) -> Tensor:
-        """mel (batch, n_frames, n_mels) -> (batch, n_audio_ctx, n_state)"""
+        """mel (batch, n_frames, n_mels) -> (batch, n_audio_ctx, n_state); of fewer frames, as many as half of them"""
         x = ops.gelu(self.conv1(mel))  # (batch, n_frames, n_state)
         x = ops.gelu(self.conv2(x))  # (batch, n_audio_ctx, n_state)
-        x = x + self.embed_positions.weight
+        positions, n = self.embed_positions.weight, x.shape[1]
+        x = x + (positions if n == positions.shape[0] else ops.rows(positions, 0, count=n))
         for layer in self.layers:
             x = layer(x)
         return self.layer_norm(x)
@@ -212,12 +221,12 @@ class Decoder(nn.Module):
         self.layers = [DecoderBlock(d, dims.n_text_head, dims.n_text_mlp) for _ in range(dims.n_text_layer)]
         self.layer_norm = nn.LayerNorm(d)
 
-    def __call__(self, tokens: Tensor, cache: Cache, pos: Tensor) -> tuple[Tensor, Cache]:
+    def __call__(self, tokens: Tensor, cache: Cache, pos: Tensor, heard: Tensor) -> tuple[Tensor, Cache]:
         """tokens i32 (batch, n) at positions pos .. pos + n -> ((batch, n, n_state), cache)"""
         x = self.embed(tokens, pos)
         caches = []
         for layer, token_cache, audio in zip(self.layers, cache.tokens, cache.audio):
-            x, token_cache = layer(x, token_cache, audio, pos)
+            x, token_cache = layer(x, token_cache, audio, pos, heard)
             caches.append(token_cache)
         return self.layer_norm(x), replace(cache, tokens=caches)
 
@@ -225,7 +234,9 @@ class Decoder(nn.Module):
         """tokens i32 (batch, n) at positions pos .. pos + n -> (batch, n, n_state)"""
         return self.embed_tokens(tokens) + ops.rows(self.embed_positions.weight, pos, count=tokens.shape[1])
 
-    def align(self, tokens: Tensor, cache: Cache, pos: Tensor, heads: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+    def align(
+        self, tokens: Tensor, cache: Cache, pos: Tensor, heard: Tensor, heads: Sequence[Sequence[int]]
+    ) -> tuple[Tensor, Tensor]:
         """The same run, seen from inside -> ((1, n, n_state), scores (len(heads), n, n_audio_ctx)) of (layer, head) pairs"""
         x, scores = self.embed(tokens, pos), []
         for number, (layer, token_cache, audio) in enumerate(zip(self.layers, cache.tokens, cache.audio)):
@@ -233,7 +244,7 @@ class Decoder(nn.Module):
             wanted = [head for at, head in heads if at == number]
             if wanted:
                 scores.append(layer.encoder_attn.scores(layer.encoder_attn_layer_norm(x), audio, wanted))
-            x = layer.hear(x, audio)
+            x = layer.hear(x, audio, heard)
         return self.layer_norm(x), ops.concat(scores, 0)
 
 
@@ -273,38 +284,46 @@ class Whisper(nn.Module):
         return Cache(features, caches("tokens", self.dims.n_text_ctx), caches("audio", self.dims.n_audio_ctx))
 
     def mel(self, samples: Tensor) -> dict[str, Tensor]:
-        """samples (batch, n_samples, 1) -> log_mel (batch, n_frames, n_mels), peak () its largest value"""
+        """samples (batch, n_samples, 1), or fewer -> log_mel (batch, n_frames, n_mels), peak () its largest value"""
         log_mel = self.log_mel(samples)
         return {"log_mel": log_mel, "peak": ops.max(log_mel, axis=None)}
 
     def encode(self, log_mel: Tensor, peak: Tensor, cache: Cache) -> tuple[Tensor, Cache]:
-        """log_mel (batch, n_frames, n_mels), peak () of the whole recording -> features, cache that holds them"""
+        """log_mel (batch, n_frames, n_mels), peak () of the whole recording -> features, cache that holds them
+
+        Fewer frames than the window has give as many features as half of them, in the first places of the cache.
+        """
         features = self.model.encoder(self.log_mel.normalise(log_mel, peak))  # (batch, n_audio_ctx, n_state)
         return features, replace(cache, features=ops.update(cache.features, features, 0, axis=1))
 
-    def remember(self, cache: Cache) -> Cache:
-        """cache with the features of a window -> cache in which every decoder layer has its keys and values of them"""
-        pairs = zip(self.model.decoder.layers, cache.audio)
-        return replace(cache, audio=[layer.encoder_attn.remember(cache.features, kv) for layer, kv in pairs])
+    def remember(self, cache: Cache, n_ctx: int | None = None) -> Cache:
+        """cache with the features of a window (n_ctx of them, or all) -> cache in which every decoder layer has its keys and
+        values of them"""
+        features, pairs = cache.features, zip(self.model.decoder.layers, cache.audio)
+        if n_ctx not in (None, self.dims.n_audio_ctx):
+            features = ops.slice(features, axis=1, start=0, stop=n_ctx)
+        return replace(cache, audio=[layer.encoder_attn.remember(features, kv) for layer, kv in pairs])
 
-    def decode(self, tokens: Tensor, cache: Cache, pos: Tensor, last: Tensor) -> tuple[dict[str, Tensor], Cache]:
+    def decode(
+        self, tokens: Tensor, cache: Cache, pos: Tensor, last: Tensor, heard: Tensor
+    ) -> tuple[dict[str, Tensor], Cache]:
         """tokens i32 (batch, n) at pos .. pos + n -> what follows token number `last` of them (`Readout`), cache
 
         Tokens after `last` may be padding: a token sees only those before it, and the next run overwrites what they
-        left.
+        left. heard: the last position of the audio that counts.
         """
-        x, cache = self.model.decoder(tokens, cache, pos)  # (batch, n, n_state)
+        x, cache = self.model.decoder(tokens, cache, pos, heard)  # (batch, n, n_state)
         x = row(x, last)  # (batch, n_state)
         return self.readout(self.model.decoder.embed_tokens.unembed(x)), cache  # logits (batch, n_vocab)
 
-
     def align(
-        self, tokens: Tensor, following: Tensor, cache: Cache, pos: Tensor, heads: Sequence[Sequence[int]], n_text: int
+        self, tokens: Tensor, following: Tensor, cache: Cache, pos: Tensor, heard: Tensor, heads: Sequence[Sequence[int]],
+        n_text: int,
     ) -> dict[str, Tensor]:
         """tokens i32 (1, n) at pos .. pos + n, following i32 (n, 1): the text token after each of them, all below n_text
         -> looks (len(heads), n, n_audio_ctx), logprob (n,) of the following tokens among the texts
         """
-        x, looks = self.model.decoder.align(tokens, cache, pos, heads)
+        x, looks = self.model.decoder.align(tokens, cache, pos, heard, heads)
         logits = ops.slice(self.model.decoder.embed_tokens.unembed(x), -1, 0, n_text).reshape(tokens.shape[1], n_text)
         logprob = ops.take(logits, following).reshape(tokens.shape[1]) - ops.log_sum_exp(logits)
         return {"looks": looks, "logprob": logprob}

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from candlewick.models.whisper.mel import n_samples
 from candlewick.models.whisper.model import Dims, Whisper
 from candlewick.models.whisper.readout import Readout
 from candlewick.models.whisper.tokenizer import Tokenizer, check_kind
@@ -75,16 +76,43 @@ def programs(network: Whisper) -> dict[str, Program]:
     def remember():
         network.remember(cache)
 
-    def decode(tokens, pos, last):
-        outputs, _ = network.decode(tokens, cache, pos, last)
+    def decode(tokens, pos, last, heard):
+        outputs, _ = network.decode(tokens, cache, pos, last, heard)
         return outputs
 
     frames = Spec((1, dims.n_frames, dims.n_mels))
+    scalars = ("pos", "last", "heard")
     entries = [
         trace(network.mel, {"samples": Spec((1, dims.n_samples, 1))}, name="mel"),
         trace(encode, {"log_mel": frames}, {"peak": "f32"}, name="encode"),
         trace(remember, {}, name="remember"),
-        *(trace(decode, {"tokens": Spec((1, n), "i32")}, ("pos", "last"), name=f"decode_{n}") for n in (1, CHUNK)),
+        *(trace(decode, {"tokens": Spec((1, n), "i32")}, scalars, name=f"decode_{n}") for n in (1, CHUNK)),
+    ]
+    return {program.name: program for program in entries}
+
+
+def contexts(dims: Dims) -> tuple[int, ...]:
+    """Lengths of the encoder, in positions of 20 ms, that there are programs for: 5, 10, 20 and 30 s of a published Whisper."""
+    n = dims.n_audio_ctx
+    return (n // 6, n // 3, n * 2 // 3, n)
+
+
+def shortened(model: LoadedModel, n_ctx: int) -> dict[str, Program]:
+    """The entries mel_N, encode_N and remember_N for N = n_ctx positions: loaded when they are first wanted. A decoder that is
+    told how much was heard reads no more of the cache than they fill."""
+    network, cache, dims = model.network, model.network.new_cache(), model.dims
+
+    def encode(log_mel, peak):
+        network.encode(log_mel, peak, cache)
+
+    def remember():
+        network.remember(cache, n_ctx)
+
+    samples, frames = Spec((1, n_samples(2 * n_ctx), 1)), Spec((1, 2 * n_ctx, dims.n_mels))
+    entries = [
+        trace(network.mel, {"samples": samples}, name=f"mel_{n_ctx}"),
+        trace(encode, {"log_mel": frames}, {"peak": "f32"}, name=f"encode_{n_ctx}"),
+        trace(remember, {}, name=f"remember_{n_ctx}"),
     ]
     return {program.name: program for program in entries}
 
@@ -94,11 +122,11 @@ def alignment(model: LoadedModel) -> dict[str, Program]:
     network, cache, eot = model.network, model.network.new_cache(), model.tokenizer.eot
     heads = alignment_heads(model.generation_config, model.dims)
 
-    def align(tokens, following, pos):
-        return network.align(tokens, following, cache, pos, heads, eot)
+    def align(tokens, following, pos, heard):
+        return network.align(tokens, following, cache, pos, heard, heads, eot)
 
     inputs = {"tokens": Spec((1, ALIGN_CHUNK), "i32"), "following": Spec((ALIGN_CHUNK, 1), "i32")}
-    return {"align": trace(align, inputs, ("pos",), name="align")}
+    return {"align": trace(align, inputs, ("pos", "heard"), name="align")}
 
 
 def alignment_heads(config: Mapping[str, Any], dims: Dims) -> list[tuple[int, int]]:

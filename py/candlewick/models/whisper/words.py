@@ -36,9 +36,11 @@ class Word:
 
 
 async def find_words(
-    executor: Executor, tokenizer: Tokenizer, prompt: Sequence[int], text: Sequence[int], n_frames: int, language: str
+    executor: Executor, tokenizer: Tokenizer, prompt: Sequence[int], text: Sequence[int], n_frames: int, language: str,
+    heard: int,
 ) -> list[Word]:
-    """text: ids of a window without timestamps; prompt: what stood before them; n_frames of 10 ms with sound -> its words.
+    """text: ids of a window without timestamps; prompt: what stood before them; n_frames of 10 ms with sound; heard: positions
+    of audio in the cache -> its words.
 
     The window's audio must be in the cache; the cache of tokens is overwritten.
     """
@@ -46,7 +48,7 @@ async def find_words(
     if not words:
         return []
     ids = [*prompt, tokenizer.no_timestamps, *text, tokenizer.eot]
-    looks, logprob = await _look(executor, ids, tokenizer.eot)
+    looks, logprob = await _look(executor, ids, tokenizer.eot, heard)
     looks = looks[:, :, : max(n_frames // 2, 1)]  # the encoder halves the frames
     rows = _mean_look(looks)[len(prompt) : -1]  # a row looks for the token that comes after its own
     tokens_at, frames_at = warp(-rows)
@@ -62,7 +64,7 @@ async def find_words(
     return found
 
 
-async def _look(executor: Executor, ids: Sequence[int], eot: int) -> tuple[np.ndarray, np.ndarray]:
+async def _look(executor: Executor, ids: Sequence[int], eot: int, heard: int) -> tuple[np.ndarray, np.ndarray]:
     """-> scores (heads, n, n_audio_ctx) of every token, log-probability (n,) of the text token that follows each of them"""
     looks, logprob = [], []
     for pos in range(0, len(ids), ALIGN_CHUNK):
@@ -71,7 +73,7 @@ async def _look(executor: Executor, ids: Sequence[int], eot: int) -> tuple[np.nd
         tokens[0, : len(piece)] = piece
         ahead = ids[pos + 1 : pos + 1 + len(piece)]
         following[: len(ahead), 0] = [i if i < eot else 0 for i in ahead]
-        out = await executor.run("align", {"tokens": tokens, "following": following, "pos": pos})
+        out = await executor.run("align", {"tokens": tokens, "following": following, "pos": pos, "heard": heard - 1})
         looks.append(out["looks"][:, : len(piece)])
         logprob.append(out["logprob"][: len(piece)])
     return np.concatenate(looks, 1), np.concatenate(logprob)
