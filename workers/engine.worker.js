@@ -364,6 +364,9 @@ async function loadOrHeal(params) {
 const methods = {
   load: loadOrHeal,
   transcribe,
+  live_start: (params) => askTask("live_start", params, {}),
+  live_push: ({ samples }) => askTask("live_push", {}, { samples }),
+  live_end: () => askTask("live_end", {}, {}),
   generate: (params) => askTask("generate", params, {}),
   set_image: setImage,
   predict,

@@ -49,6 +49,22 @@ export const MEDIABUNNY = "1.61.0";
  */
 
 /**
+ * @typedef {{rate: number, options?: Record<string, any>, offset?: number}} LiveStartParams sound that is still coming, one channel
+ *   at `rate` Hz, in pieces (live_push) until live_end; each is answered by a LiveState when it was heard. Whoever sends the next
+ *   piece then, and all that came meanwhile in it, never queues sound. offset: seconds before the first sample, where a session goes
+ *   on. Pushing where nothing was started fails with `data` {live: false}: the model was loaded anew meanwhile
+ * @typedef {object} LiveState
+ * @property {number} seconds the session's clock: offset and the sound pushed so far
+ * @property {boolean} speaking
+ * @property {string | null} language
+ * @property {number} busy_ms what listening took so far
+ * @property {number} passes how often sound was heard; tokens and segments are counts too
+ * @property {number} tokens
+ * @property {number} segments
+ * @property {number} held_seconds of sound that the engine keeps
+ */
+
+/**
  * @typedef {{width: number, height: number, rgba?: Uint8ClampedArray, embedding?: Float32Array}} ImageParams
  *   pixels (height, width, 4), row by row from the top left, upright and opaque; or in their place the embedding that the
  *   same pixels once had (method "embedding"). Points and boxes are in pixels of this size
@@ -120,12 +136,15 @@ export const MEDIABUNNY = "1.61.0";
  */
 
 /**
- * @typedef {"load" | "transcribe" | "generate" | "set_image" | "predict" | "everything" | "embedding" | "prepare" | "profile" | "verify" | "describe" | "unload"} Method
+ * @typedef {"load" | "transcribe" | "live_start" | "live_push" | "live_end" | "generate" | "set_image" | "predict" | "everything" | "embedding" | "prepare" | "profile" | "verify" | "describe" | "unload"} Method
  */
 
 /**
  * @typedef {{id: number, method: "load", params: LoadParams}
  *   | {id: number, method: "transcribe", params: TranscribeParams}
+ *   | {id: number, method: "live_start", params: LiveStartParams}
+ *   | {id: number, method: "live_push", params: {samples: Float32Array}}
+ *   | {id: number, method: "live_end", params: {}}
  *   | {id: number, method: "generate", params: GenerateParams}
  *   | {id: number, method: "set_image", params: SetImageParams}
  *   | {id: number, method: "predict", params: PredictParams}
@@ -225,8 +244,9 @@ export const MEDIABUNNY = "1.61.0";
  * @typedef {{id: number, event: "progress", stage: "runtime" | "download" | "memory" | "weights" | "shaders" | "prepare" | "mel" | "transcribe" | "everything" | "verify" | "verify model",
  *     done: number, total: number, unit: "bytes" | "steps" | "seconds", file?: string, levels?: number[], state?: object}
  *   | {id: number, event: "token", text: string, start: number, token: number | null, logprob: number | null, top: Likely[]}
+ *   | {id: number, event: "hypothesis", start: number, stable: string, unstable: string, heard: number}
  *   | {id: number, event: "prefill", done: number, total: number}
- *   | {id: number, event: "segment", segment: Segment}
+ *   | {id: number, event: "segment", segment: Segment, heard?: number}
  *   | {id: number, event: "region", logits: Float32Array, iou: number, stability: number, point: number[]}
  *   | {id: number, event: "restart", executor: string, reason: string}
  *   | {id: number, event: "log", level: "info" | "warning" | "error", message: string}} Notification
@@ -237,6 +257,8 @@ export const MEDIABUNNY = "1.61.0";
  *   progress "memory": total is what will be taken, before anything is read
  *   token: transcribe tells text and start (seconds); generate tells the text that may be shown now, the token's id, its
  *   log-probability and the most probable ones. The last one may have no token: text that was held back until the end
+ *   hypothesis: of live sound, what is being said since `start`: stable text only grows, until a segment that begins with it follows
+ *   (or an empty hypothesis: it was nothing). heard: seconds of the session up to which the sound was heard for it
  *   prefill: tokens of the prompt that are read
  *   restart: the GPU failed, and the request begins anew on this executor: what it has told so far comes again
  */

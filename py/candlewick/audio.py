@@ -186,8 +186,9 @@ class PolyphaseFilter(nn.Module):
 class Resampler:
     """Any rate -> 16 kHz on an executor: the same Program on each. The Program of a rate is made at its first use."""
 
-    def __init__(self, executor: Executor) -> None:
-        self._executor = executor
+    def __init__(self, executor: Executor, block_seconds: float = BLOCK_SECONDS) -> None:
+        """block_seconds: sound in one run; whoever waits for each block wants short ones."""
+        self._executor, self._block_seconds = executor, block_seconds
         self._filters: dict[int, PolyphaseFilter] = {}
 
     async def resample(self, samples: np.ndarray, rate: int) -> np.ndarray:
@@ -207,20 +208,20 @@ class Resampler:
     async def block_samples(self, rate: int) -> int:
         """How many samples at 16 kHz a block has."""
         filter = await self._filter(rate)
-        return _blocks(filter) * filter.up
+        return self._blocks(filter) * filter.up
 
     async def wanted(self, rate: int, block: int) -> tuple[int, int]:
         """What a block is made from: the first sample at `rate` (before 0 there is silence) and how many."""
         filter = await self._filter(rate)
-        first = round(block * _blocks(filter) * filter.up * rate / TARGET_RATE) - filter.reach
-        return first, _blocks(filter) * filter.down + 2 * filter.reach
+        first = round(block * self._blocks(filter) * filter.up * rate / TARGET_RATE) - filter.reach
+        return first, self._blocks(filter) * filter.down + 2 * filter.reach
 
     async def block(self, rate: int, block: int, have: np.ndarray) -> np.ndarray:
         """have: of the samples `wanted`, those from 0 to the end of the sound -> the block, silence behind the end included."""
         first, n = await self.wanted(rate, block)
         part = np.zeros(n, np.float32)
         part[max(-first, 0) : max(-first, 0) + len(have)] = have
-        return (await self._executor.run(_entry(rate), {"samples": part.reshape(1, -1, 1)}))["out"].reshape(-1)
+        return (await self._executor.run(self._entry(rate), {"samples": part.reshape(1, -1, 1)}))["out"].reshape(-1)
 
     async def _filter(self, rate: int) -> PolyphaseFilter:
         return self._filters.get(rate) or await self._prepare(rate)
@@ -228,12 +229,52 @@ class Resampler:
     async def _prepare(self, rate: int) -> PolyphaseFilter:
         filter = PolyphaseFilter(*ratio(rate))
         filter.constants()  # names them
-        filter.filter.name = f"{_entry(rate)}.filter"  # weights are shared by name on an executor
-        spec = Spec((1, _blocks(filter) * filter.down + 2 * filter.reach, 1))
-        program = trace(filter, {"samples": spec}, name=_entry(rate))
+        filter.filter.name = f"resample_{rate}.filter"  # weights are shared by name on an executor
+        spec = Spec((1, self._blocks(filter) * filter.down + 2 * filter.reach, 1))
+        program = trace(filter, {"samples": spec}, name=self._entry(rate))
         await self._executor.load({program.name: program}, Weights(None, {}, {filter.filter.name: filter.filter.array}))
         self._filters[rate] = filter
         return filter
+
+    def _entry(self, rate: int) -> str:
+        short = "" if self._block_seconds == BLOCK_SECONDS else f"_{round(1000 * self._block_seconds)}ms"
+        return f"resample_{rate}{short}"
+
+    def _blocks(self, filter: PolyphaseFilter) -> int:
+        """Rows of the product in a run."""
+        return max(1, round(self._block_seconds * TARGET_RATE) // filter.up)
+
+
+class StreamResampler:
+    """A sound that is still coming -> 16 kHz: the same samples as if it were resampled at once, as soon as they are known."""
+
+    def __init__(self, resampler: Resampler, rate: int) -> None:
+        """resampler: of short blocks."""
+        check_rate(rate)
+        self._resampler, self.rate = resampler, rate
+        self._have, self._base = np.empty(0, np.float32), 0  # sound that is still wanted, and where it begins
+        self._block = 0  # the next one
+
+    async def push(self, samples: np.ndarray, last: bool = False) -> np.ndarray:
+        """samples float32 (n,) at `rate`, behind those before; last: none will follow -> (m,) at 16 kHz."""
+        if self.rate == TARGET_RATE:
+            return samples
+        self._have = np.concatenate([self._have, samples])
+        n_known = self._base + len(self._have)
+        made = await self._resampler.block_samples(self.rate)
+        parts = [np.empty(0, np.float32)]
+        while True:
+            first, n = await self._resampler.wanted(self.rate, self._block)
+            start = self._block * made
+            if start >= n_resampled(n_known, self.rate) if last else first + n > n_known:
+                break
+            have = self._have[max(first, 0) - self._base : first + n - self._base]
+            part = await self._resampler.block(self.rate, self._block, have)
+            parts.append(part[: n_resampled(n_known, self.rate) - start] if last else part)
+            self._block += 1
+        gone = max(first, 0) - self._base
+        self._have, self._base = self._have[gone:].copy(), self._base + min(gone, len(self._have))
+        return np.concatenate(parts)
 
 
 async def resample(samples: np.ndarray, rate: int, executor: Executor) -> np.ndarray:
@@ -262,11 +303,3 @@ def check_rate(rate: int) -> None:
 def n_resampled(n: int, rate: int) -> int:
     """How many samples n at `rate` are at 16 kHz."""
     return -(-n * TARGET_RATE // rate)
-
-
-def _entry(rate: int) -> str:
-    return f"resample_{rate}"
-
-
-def _blocks(filter: PolyphaseFilter) -> int:
-    return max(1, BLOCK_SECONDS * TARGET_RATE // filter.up)

@@ -1,31 +1,35 @@
-"""transcribe: sound of the page -> segments of text."""
+"""transcribe: sound of the page -> segments of text. live_start, live_push, live_end: of sound that is still coming."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from candlewick import audio, executors
-from candlewick.models.whisper import TranscribeOptions, Transcriber
+from candlewick.models.whisper import LiveSession, TranscribeOptions, Transcriber
 from candlewick.recording import Recording, Sound, WavSound
 from candlewick.tasks import TURN_SECONDS, BadInput, BrowserSource, Cancelled, Desk
 from candlewick.weights.convert.whisper import lone_ggml
 from candlewick.weights.load import Checkpoint
 
+LIVE_BLOCK_SECONDS = 0.1  # resampled in one run: what is being said must not wait for more
+
 
 class Transcription:
     """A loaded speech model and what brings sound to its rate."""
 
-    methods = ("transcribe",)
+    methods = ("transcribe", "live_start", "live_push", "live_end")
     family = "whisper"
     wanted = "a folder with config.json (model_type whisper), tokenizer.json and weights, or a whisper.cpp .bin file"
 
     def __init__(self, transcriber: Transcriber, executor: executors.Executor) -> None:
         self._transcriber, self._resampler = transcriber, audio.Resampler(executor)
+        self._live_resampler = audio.Resampler(executor, LIVE_BLOCK_SECONDS)
+        self._live: tuple[LiveSession, audio.StreamResampler] | None = None
 
     @classmethod
     async def recognises(cls, checkpoint: Checkpoint) -> bool:
@@ -68,6 +72,51 @@ class Transcription:
         if result.get("stopped"):
             raise Cancelled(result)
         return result
+
+    # ---- sound that is still coming ---------------------------------------------------------------------------------
+
+    async def live_start(self, params: Mapping[str, Any], data: Any, desk: Desk) -> dict[str, Any]:
+        """params: {rate, options, offset}. Begins to listen; what was heard before is forgotten."""
+        self._live = None
+        options = transcribe_options(params.get("options") or {})
+        stream = audio.StreamResampler(self._live_resampler, int(params["rate"]))
+        session = LiveSession(self._transcriber, options, float(params.get("offset") or 0))
+        await session.prepare()
+        await stream.push(np.zeros(0, np.float32))
+        self._live = session, stream
+        return session.describe()
+
+    async def live_push(self, params: Mapping[str, Any], data: Any, desk: Desk) -> dict[str, Any]:
+        """data: {samples}, float32 (n,) at the rate of the start, behind those before -> what the session tells of itself."""
+        session, stream = self._session("live_push")
+        samples = await stream.push(np.frombuffer(data.samples.to_bytes(), np.float32))
+        session.push(samples)
+        return await self._tell(session, session.advance(), desk)
+
+    async def live_end(self, params: Mapping[str, Any], data: Any, desk: Desk) -> dict[str, Any]:
+        """Nothing more comes: what is left is heard to its end."""
+        session, stream = self._session("live_end")
+        session.push(await stream.push(np.zeros(0, np.float32), last=True))
+        answer = await self._tell(session, session.finish(), desk)
+        self._live = None
+        return answer
+
+    def _session(self, method: str) -> tuple[LiveSession, audio.StreamResampler]:
+        if self._live is None:
+            raise BadInput(f"{method}: nothing is being listened to; start with live_start", {"live": False})
+        return self._live
+
+    async def _tell(self, session: LiveSession, events: AsyncIterator[dict[str, Any]], desk: Desk) -> dict[str, Any]:
+        """Sends events on. A cancel leaves the session as it is: it hears the same sound again at the next push."""
+        session.stop = desk.cancelled
+        try:
+            async for event in events:
+                desk.notify(event)
+        except executors.Stopped:
+            raise Cancelled from None
+        if desk.cancelled():
+            raise Cancelled
+        return session.describe()
 
 
 def transcribe_options(given: Mapping[str, Any]) -> TranscribeOptions:
