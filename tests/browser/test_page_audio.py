@@ -20,7 +20,7 @@ READ = """async ([text, type]) => {
   try {
     const { sound, seconds, note } = await readSound(new Blob([bytes], { type }));
     const more = note ? { note } : {};
-    return sound.kind === "wav" ? { kind: "wav", seconds, bytes: sound.bytes.byteLength, ...more }
+    return sound.kind === "wav" ? { kind: "wav", seconds, bytes: sound.bytes.size, ...more }
       : { kind: "pcm", seconds, ...more, rate: sound.rate, channels: sound.channels.length, length: sound.channels[0].length,
           peaks: sound.channels.map((c) => c.reduce((a, x) => Math.max(a, Math.abs(x)), 0)) };
   } catch (error) {

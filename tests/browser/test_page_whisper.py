@@ -59,7 +59,7 @@ def test_file_from_the_picker(page):
     assert "ask what you can do for your country" in said
     expect(page.locator("#job-facts")).to_contain_text(re.compile(r"0:11 of sound · written in .+ · .+× real time"))
     run = page.locator("#run-facts")
-    for name in ("Executor", "Threads", "SIMD", "Load", "Resample", "Spectrogram", "Encode", "Decode", "Per token", "Total",
+    for name in ("Executor", "Threads", "SIMD", "Load", "Read", "Spectrogram", "Encode", "Decode", "Per token", "Total",
                  "Memory in use"):
         expect(run.get_by_text(name, exact=True)).to_be_visible()
     expect(page.locator("#run-why")).to_contain_text("WebAssembly SIMD on")
@@ -238,17 +238,6 @@ def test_progress_with_time_left(page):
     wait_done(page, "long.wav")
 
 
-def test_a_newer_source_replaces_the_older_and_is_never_overwritten(page):
-    give(page, "long.wav", sample_times(12))
-    expect(page.locator("#doing")).to_contain_text("Listening", timeout=DONE_MS)
-    page.get_by_role("button", name="Try the sample").click()
-    give(page, "newest.wav", SAMPLE.read_bytes())
-    wait_done(page, "newest.wav")
-    page.wait_for_timeout(1500)
-    assert page.locator("#lines li").count() == 2
-    expect(page.locator("#job-name")).to_have_text("newest.wav")
-
-
 # ---- errors -----------------------------------------------------------------------------------------------------------
 
 
@@ -272,20 +261,6 @@ def test_what_cannot_be_read_is_told_and_the_next_file_works(page, name, data, t
     try_sample(page)
     expect(alert).to_be_hidden()
     assert "a small candle" in words(page)
-
-
-def test_of_several_files_the_first_is_taken_and_that_is_seen(page):
-    page.evaluate("""([text]) => {
-      const bytes = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
-      const dataTransfer = new DataTransfer();
-      for (const name of ["one.wav", "<b>two</b>.wav"]) dataTransfer.items.add(new File([bytes], name));
-      document.querySelector("main").dispatchEvent(new DragEvent("drop", { dataTransfer, bubbles: true, cancelable: true }));
-    }""", [base64.b64encode(SAMPLE.read_bytes()).decode()])
-    wait_done(page, "one.wav")
-    expect(page.locator("#input-outcome")).to_have_text("One file at a time: of 2 files this takes one.wav.")
-    expect(page.locator("#input-outcome")).to_be_visible()
-    try_sample(page)
-    expect(page.locator("#input-outcome")).to_be_empty()
 
 
 # ---- keyboard and labels ------------------------------------------------------------------------------------------------

@@ -1,11 +1,12 @@
 /**
- * A file or a blob of sound -> what the engine reads. Plain WAV goes on as its bytes, so every sample is read exactly;
- * everything else is decoded by the browser at the file's own rate where we can see it. Channels stay apart: the engine
- * averages and resamples. Nothing here knows about models.
+ * A file or a blob of sound -> what the engine reads. Plain WAV is read by ranges of the file, so every sample is exact and
+ * no length too long; other large files are decoded piece by piece by the engine; small ones by the browser, at the file's
+ * own rate where we can see it. Channels stay apart: the engine averages and resamples. Nothing here knows about models.
  *
- * @typedef {{kind: "wav", bytes: ArrayBuffer}} WavSound
+ * @typedef {{kind: "wav", bytes: Blob}} WavSound
+ * @typedef {{kind: "media", file: Blob}} MediaSound
  * @typedef {{kind: "pcm", channels: Float32Array[], rate: number}} PcmSound
- * @typedef {{sound: WavSound | PcmSound, seconds: number | null, note: string | null}} ReadSound
+ * @typedef {{sound: WavSound | MediaSound | PcmSound, seconds: number | null, note: string | null}} ReadSound
  *   `note` says in words what a person should know about how it was read, for example a lower decoding rate.
  */
 import { sniff, wavHead } from "./sniff.js";
@@ -13,6 +14,8 @@ import { formatBytes, formatClock } from "./ui.js";
 
 /** Beyond this length the browser decodes straight to 16 kHz, or its memory (and ours) would not do. */
 const LONG_SECONDS = 30 * 60;
+/** A compressed file from this size on is decoded piece by piece: whole, its samples would take ten times as much or more. */
+const PIECES_BYTES = 2e6;
 /** A file below this is never so long that the length must be looked up before decoding. */
 const SMALL_BYTES = 1e6;
 const LOW_RATE = 16_000;
@@ -30,10 +33,11 @@ export class AudioError extends Error {
 /**
  * @param {Blob} blob
  * @param {AbortSignal} [signal]
+ * @param {boolean} [whole] decode it whole, however large it is: by pieces did not work
  * @returns {Promise<ReadSound>}
  * @throws {AudioError} empty file, no sound in it, not sound at all, or a format this browser does not decode
  */
-export async function readSound(blob, signal) {
+export async function readSound(blob, signal, whole = false) {
   if (blob.size === 0) throw new AudioError("The file is empty (0 bytes). Choose another one.", "empty");
   let head;
   try {
@@ -51,11 +55,14 @@ export async function readSound(blob, signal) {
     if (wav?.plain) {
       if (wav.dataBytes === 0) throw new AudioError("The WAV file holds no samples: its sound is 0 seconds long.", "no_samples");
       const note = shortened(wav.seconds ?? 0, (wav.seconds ?? 0) + wav.missing);
-      return { sound: { kind: "wav", bytes: await wholeOf(blob) }, seconds: wav.seconds, note };
+      return { sound: { kind: "wav", bytes: blob }, seconds: wav.seconds, note };
     }
     if (wav?.kind) format = `WAV file with ${wav.kind}`;
   }
 
+  if (blob.size > PIECES_BYTES && !whole && typeof AudioDecoder !== "undefined") {
+    return { sound: { kind: "media", file: blob }, seconds: kind.seconds, note: null };
+  }
   let rate = kind.rate ?? 48_000;
   let note = null;
   if (blob.size > SMALL_BYTES) {
@@ -165,19 +172,51 @@ export function peaks(channels, bars) {
   return out;
 }
 
+/** Bytes that are looked at for one bar of a WAV file. */
+const LOOK_BYTES = 8192;
+
 /**
- * Peaks of a WAV whose bytes go to the engine untouched; null where the browser cannot decode it (only the picture is lost).
+ * Peaks of a plain WAV file, from a look into each of `bars` stretches; null where it is not one.
  * @param {Blob} blob
  * @param {number} bars
  */
-export async function blobPeaks(blob, bars) {
-  if (blob.size > 200e6) return null;
-  try {
-    const buffer = await new OfflineAudioContext(1, 1, LOW_RATE).decodeAudioData(await blob.arrayBuffer());
-    return peaks(Array.from({ length: buffer.numberOfChannels }, (_, i) => buffer.getChannelData(i)), bars);
-  } catch {
-    return null;
-  }
+export async function wavPeaks(blob, bars) {
+  const head = new Uint8Array(await blob.slice(0, 65_536).arrayBuffer());
+  const wav = wavHead(head, blob.size);
+  if (!wav?.plain || !wav.frame) return null;
+  const { bits, float, frame, dataStart, dataBytes } = wav;
+  const frames = Math.floor(dataBytes / frame), size = bits / 8;
+  return await Promise.all(Array.from({ length: bars }, async (_, bar) => {
+    const first = Math.floor((bar * frames) / bars), n = Math.min(Math.floor(((bar + 1) * frames) / bars) - first, Math.ceil(LOOK_BYTES / frame));
+    const view = new DataView(await blob.slice(dataStart + first * frame, dataStart + (first + n) * frame).arrayBuffer());
+    let peak = 0;
+    for (let at = 0; at + size <= view.byteLength; at += size) peak = Math.max(peak, Math.abs(sampleAt(view, at, bits, float)));
+    return Math.min(peak, 1);
+  })).then((peaks) => Float32Array.from(peaks), () => null);
+}
+
+/** @param {DataView} view @param {number} at @param {number} bits @param {boolean} float */
+function sampleAt(view, at, bits, float) {
+  if (float) return bits === 32 ? view.getFloat32(at, true) : view.getFloat64(at, true);
+  if (bits === 8) return (view.getUint8(at) - 128) / 128;
+  if (bits === 16) return view.getInt16(at, true) / 32768;
+  return bits === 24 ? view.getInt16(at + 1, true) / 32768 : view.getInt32(at, true) / 2 ** 31;
+}
+
+/**
+ * The first 44 bytes of a 16-bit WAV file.
+ * @param {number} channels @param {number} rate @param {number} dataBytes what follows
+ */
+export function wavHeader(channels, rate, dataBytes) {
+  const view = new DataView(new ArrayBuffer(44));
+  const word = (/** @type {number} */ at, /** @type {string} */ text) => {
+    for (let i = 0; i < 4; i++) view.setUint8(at + i, text.charCodeAt(i));
+  };
+  word(0, "RIFF"); view.setUint32(4, 36 + dataBytes, true); word(8, "WAVE");
+  word(12, "fmt "); view.setUint32(16, 16, true); view.setUint16(20, 1, true); view.setUint16(22, channels, true);
+  view.setUint32(24, rate, true); view.setUint32(28, rate * channels * 2, true); view.setUint16(32, channels * 2, true); view.setUint16(34, 16, true);
+  word(36, "data"); view.setUint32(40, dataBytes, true);
+  return view;
 }
 
 /**
@@ -186,19 +225,12 @@ export async function blobPeaks(blob, bars) {
  * @param {number} rate
  */
 export function wavBlob(channels, rate) {
-  const n = channels.length, length = channels[0].length, dataBytes = length * n * 2;
-  const view = new DataView(new ArrayBuffer(44 + dataBytes));
-  const word = (/** @type {number} */ at, /** @type {string} */ text) => {
-    for (let i = 0; i < 4; i++) view.setUint8(at + i, text.charCodeAt(i));
-  };
-  word(0, "RIFF"); view.setUint32(4, 36 + dataBytes, true); word(8, "WAVE");
-  word(12, "fmt "); view.setUint32(16, 16, true); view.setUint16(20, 1, true); view.setUint16(22, n, true);
-  view.setUint32(24, rate, true); view.setUint32(28, rate * n * 2, true); view.setUint16(32, n * 2, true); view.setUint16(34, 16, true);
-  word(36, "data"); view.setUint32(40, dataBytes, true);
-  for (let i = 0, at = 44; i < length; i++) {
+  const n = channels.length, length = channels[0].length;
+  const data = new DataView(new ArrayBuffer(length * n * 2));
+  for (let i = 0, at = 0; i < length; i++) {
     for (let c = 0; c < n; c++, at += 2) {
-      view.setInt16(at, Math.round(Math.max(-1, Math.min(1, channels[c][i])) * 32767), true);
+      data.setInt16(at, Math.round(Math.max(-1, Math.min(1, channels[c][i])) * 32767), true);
     }
   }
-  return new Blob([view], { type: "audio/wav" });
+  return new Blob([wavHeader(n, rate, data.byteLength), data], { type: "audio/wav" });
 }

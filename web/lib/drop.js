@@ -5,7 +5,8 @@ import { byId } from "./ui.js";
 
 /**
  * @param {object} to
- * @param {(files: File[], how: "drop" | "paste") => void} to.onFiles one or more files
+ * @param {(files: File[], how: "drop" | "paste", handles: Promise<Array<FileSystemHandle | null>>) => void} to.onFiles one or
+ *   more files, and where the browser gives them the handles to open them again another day
  * @param {(files: File[], name: string) => void} to.onFolder a folder: the files that lie in it, without those of its folders
  */
 export function listenForFiles({ onFiles, onFolder }) {
@@ -36,15 +37,22 @@ export function listenForFiles({ onFiles, onFolder }) {
       const folder = /** @type {FileSystemDirectoryEntry} */ (entry);
       void filesOf(folder).then((files) => onFolder(files, folder.name), () => onFolder([], folder.name));
     } else if (event.dataTransfer.files.length) {
-      onFiles([...event.dataTransfer.files], "drop");
+      const handles = [...event.dataTransfer.items].filter((each) => each.kind === "file").map(handleOf);
+      onFiles([...event.dataTransfer.files], "drop", Promise.all(handles));
     }
   });
   addEventListener("paste", (event) => {
     const files = event.clipboardData?.files;
     if (!files?.length) return;
     event.preventDefault();
-    onFiles([...files], "paste");
+    onFiles([...files], "paste", Promise.resolve([]));
   });
+}
+
+/** Must be called while the drop is told. @param {DataTransferItem} item @returns {Promise<FileSystemHandle | null>} */
+function handleOf(item) {
+  const { getAsFileSystemHandle } = /** @type {any} */ (item);   // not in every browser
+  return getAsFileSystemHandle ? getAsFileSystemHandle.call(item).catch(() => null) : Promise.resolve(null);
 }
 
 /** @param {FileSystemDirectoryEntry} folder @returns {Promise<File[]>} */

@@ -2,7 +2,8 @@
  * A transcription result -> the text formats people take away. The same words, to the byte, as
  * py/candlewick/models/whisper/subtitles.py writes (tests/browser/test_page_formats.py holds the two together).
  *
- * @typedef {{start: number, end: number, text: string}} Segment seconds
+ * @typedef {{word: string, start: number, end: number}} Word
+ * @typedef {{start: number, end: number, text: string, words?: Word[]}} Segment seconds
  * @typedef {{text: string, segments: Segment[]}} Result
  */
 
@@ -30,6 +31,36 @@ export function toVtt(result) {
 export function toJson(result) {
   return `${JSON.stringify(result, null, 2)}\n`;
 }
+
+/**
+ * The result with segments of at most `length` characters, cut between words that have times; 1 gives one word each. A
+ * segment without words stays whole, and so does a word that is longer.
+ * @template {Result} R
+ * @param {R} result @param {number} length
+ * @returns {R}
+ */
+export function inLines(result, length) {
+  /** @type {Segment[]} */
+  const lines = [];
+  for (const segment of result.segments) {
+    /** @type {Word[]} */
+    let row = [];
+    const end = () => lines.push({ ...segment, start: row[0].start, end: row[row.length - 1].end, text: said(row), words: row });
+    for (const word of segment.words ?? []) {
+      if (row.length && [...said([...row, word]).trim()].length > length) {
+        end();
+        row = [];
+      }
+      row.push(word);
+    }
+    if (row.length) end();
+    else lines.push({ ...segment });
+  }
+  return { ...result, segments: lines.map((line, id) => ({ ...line, id })) };
+}
+
+/** @param {Word[]} words */
+const said = (words) => words.map(({ word }) => word).join("");
 
 /** An empty line would end a cue. @param {string} text */
 function oneLine(text) {

@@ -15,10 +15,10 @@ const PREFIX = "candlewick-site-";
 export const FILES = [
   "web/", "web/home.js", "web/style.css", "web/favicon.svg", "web/manifest.webmanifest", "web/samples/candle.wav",
   ..."cat coffee rocket".split(" ").map((name) => `web/samples/${name}.jpg`),
-  ..."audio card database device drop embeddings formats geometry link mask offline outline page picture recorder recorder.worklet sniff ui verify words".split(" ").map((name) => `web/lib/${name}.js`),
+  ..."audio card database device drop embeddings formats geometry link mask offline outline page picture recorder recorder.worklet sniff ui verify words zip".split(" ").map((name) => `web/lib/${name}.js`),
   "web/llama/", "web/llama/llama.css", ..."composer conversation history log markdown model odds options page store writer".split(" ").map((name) => `web/llama/${name}.js`),
   "web/segment/", "web/segment/segment.css", ..."camera input model objects overlay page panel save session stage".split(" ").map((name) => `web/segment/${name}.js`),
-  "web/whisper/", ..."input model options page player result".split(" ").map((name) => `web/whisper/${name}.js`),
+  "web/whisper/", ..."input job model options page player queue result resume save".split(" ").map((name) => `web/whisper/${name}.js`),
   ..."boot checkpoint client engine.worker features files protocol sha256 sound storage gpu hosts thread.worker unzip wasm webgpu words".split(" ").map((name) => `workers/${name}.js`),
   ..."single.relaxed single.simd128 threads.relaxed threads.simd128".split(" ").map((name) => `workers/kernels.${name}.wasm`),
   ..."pyodide.mjs pyodide.asm.mjs pyodide.asm.wasm python_stdlib.zip pyodide-lock.json".split(" ").map((name) => `build/pyodide/${PYODIDE}/${name}`),

@@ -107,29 +107,32 @@ const STREAMED = 0x7fff0000;
 /**
  * The head of a RIFF WAVE file: is it of the plain kinds that the engine reads from the bytes (whole numbers of 8, 16, 24 or
  * 32 bits, floats of 32 or 64, also in the extensible form), and how long is it? null if there is no fmt chunk in the head.
- * `kind` names the samples in words; `missing` is how many seconds the file says to have and has not.
+ * `kind` names the samples in words, `frame` is the bytes of
+ * one sample of every channel, 0 where the samples were not found; `missing` is how many seconds the file says to have and has not.
  * @param {Uint8Array} head
  * @param {number} size bytes of the whole file
  */
 export function wavHead(head, size) {
   const view = new DataView(head.buffer, head.byteOffset, head.byteLength);
-  let plain = false, bytesPerSecond = 0, kind = "";
+  let plain = false, bytesPerSecond = 0, kind = "", bits = 0, float = false, frame = 0;
   for (let at = 12; at + 8 <= head.length;) {
     const id = String.fromCharCode(...head.subarray(at, at + 4));
     const length = view.getUint32(at + 4, true);
     if (id === "fmt " && at + 24 <= head.length) {
       let code = view.getUint16(at + 8, true);
-      const bits = view.getUint16(at + 22, true);
+      bits = view.getUint16(at + 22, true);
+      frame = view.getUint16(at + 20, true);
       if (code === 0xfffe && length >= 40 && at + 34 <= head.length) code = view.getUint16(at + 32, true);
+      float = code === 3;
       plain = (code === 1 && [8, 16, 24, 32].includes(bits)) || (code === 3 && [32, 64].includes(bits));
       kind = `samples of format code 0x${code.toString(16)} and ${bits} bits`;
       bytesPerSecond = view.getUint32(at + 16, true);
     } else if (id === "data") {
       const dataBytes = Math.min(length, size - at - 8);   // a length of 0xffffffff or past the end: streamed or cut short
       const missing = length < STREAMED && bytesPerSecond ? (length - dataBytes) / bytesPerSecond : 0;
-      return { plain, kind, dataBytes, missing, seconds: bytesPerSecond ? dataBytes / bytesPerSecond : null };
+      return { plain, kind, bits, float, frame, dataStart: at + 8, dataBytes, missing, seconds: bytesPerSecond ? dataBytes / bytesPerSecond : null };
     }
     at += 8 + length + (length & 1);
   }
-  return bytesPerSecond ? { plain, kind, dataBytes: size, missing: 0, seconds: null } : null;
+  return bytesPerSecond ? { plain, kind, bits, float, frame: 0, dataStart: 0, dataBytes: size, missing: 0, seconds: null } : null;
 }

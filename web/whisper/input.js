@@ -5,7 +5,8 @@
  * @property {string} name shown to the person, as text
  * @property {Blob | null} blob what the player plays; null until it is loaded
  * @property {((signal: AbortSignal) => Promise<Blob>) | null} [load] fetches the blob
- * @property {{samples: Float32Array, rate: number} | null} recording the microphone's samples; null for a file
+ * @property {boolean} [recorded] the microphone took it: it lies nowhere else
+ * @property {Promise<FileSystemFileHandle | null>} [handle] opens the file again another day
  */
 import { AudioError, wavBlob } from "../lib/audio.js";
 import { listenForFiles } from "../lib/drop.js";
@@ -14,6 +15,8 @@ import { Recorder } from "../lib/recorder.js";
 import { byId, colour, drawBars, fitCanvas, formatClock } from "../lib/ui.js";
 
 const SAMPLE = new URL("../samples/candle.wav", import.meta.url);
+/** Endings of sounds and films that browsers may not know a type for. */
+const SOUND_NAME = /\.(wav|flac|mp3|m4a|aac|ogg|oga|opus|webm|mp4|m4v|mov|mkv|mka|aiff?|caf|amr|wma)$/i;
 /** A recording shorter than this was a slip of the finger. */
 const SHORTEST_SECONDS = 0.25;
 
@@ -70,7 +73,7 @@ export class Input {
       this.#take([...this.#file.files ?? []]);
       this.#file.value = "";                            // the same file may be chosen again
     });
-    listenForFiles({ onFiles: (files) => this.#take(files), onFolder: (files, name) => this.onFolder(files, name) });
+    listenForFiles({ onFiles: (files, _how, handles) => this.#take(files, handles), onFolder: (files, name) => this.onFolder(files, name) });
     addEventListener("beforeunload", (event) => { if (this.#state === "recording") event.preventDefault(); });
   }
 
@@ -83,18 +86,20 @@ export class Input {
   }
 
   takeSample() {
-    if (!this.recording) this.onSource({ name: "Sample", blob: null, load: fetchSample, recording: null });
+    if (!this.recording) this.onSource({ name: "Sample", blob: null, load: fetchSample });
   }
 
-  /** @param {File[]} files */
-  #take(files) {
-    if (!files.length) return;
-    if (this.recording) {
-      this.onNotice("A recording is running. Stop it first, then give the file again.");
-      return;
-    }
-    this.onSource({ name: files[0].name, blob: files[0], recording: null });
-    if (files.length > 1) this.onNotice(`One file at a time: of ${files.length} files this takes ${files[0].name}.`);
+  /** @param {File[]} files @param {Promise<Array<FileSystemHandle | null>>} [handles] */
+  #take(files, handles = Promise.resolve([])) {
+    files.forEach((file, i) => this.onSource({ name: file.name, blob: file,
+      handle: handles.then((all) => /** @type {FileSystemFileHandle | null} */ (all[i] ?? null), () => null) }));
+  }
+
+  /** The sounds and films among the files of a folder, by name; false if there is none. @param {File[]} files */
+  takeSounds(files) {
+    const sounds = files.filter((file) => /^(audio|video)\//.test(file.type) || SOUND_NAME.test(file.name));
+    this.#take(sounds.sort((a, b) => a.name.localeCompare(b.name, undefined, { numeric: true })));
+    return sounds.length > 0;
   }
 
   /** Start recording, or stop and hand it over. */
@@ -138,7 +143,7 @@ export class Input {
       return;
     }
     this.#takes++;
-    this.onSource({ name: `Recording ${this.#takes}`, blob: wavBlob([samples], rate), recording: { samples, rate } });
+    this.onSource({ name: `Recording ${this.#takes}`, blob: wavBlob([samples], rate), recorded: true });
   }
 
   /** @param {"idle" | "starting" | "recording" | "ending"} state */

@@ -30,7 +30,7 @@ export function runTimes(info, timings, seconds) {
   const tokens = timings?.tokens ?? 0;
   return [
     ["Load", ms("load_ms", info?.timings)],
-    ["Resample", ms("resample_ms")],
+    ["Read", ms("read_ms")],
     ["Spectrogram", ms("mel_ms")],
     ["Encode", ms("encode_ms")],
     ["Decode", timings && tokens ? `${formatMs(timings.decode_ms)}, ${tokens} tokens` : ms("decode_ms")],

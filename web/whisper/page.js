@@ -1,22 +1,26 @@
 /**
- * The Whisper page: joins input, engine, player and transcript. One job at a time; a newer one replaces the older, whose
- * answers are dropped from then on.
+ * The Whisper page: joins input, engine, queue, player and transcript. Jobs run one after another; what is shown is that of
+ * one of them, and changes of the others show in the list only.
  */
-import { AudioError, blobPeaks, peaks, readSound } from "../lib/audio.js";
+import { AudioError } from "../lib/audio.js";
 import { ModelCard, savedChoice, showPart } from "../lib/card.js";
-import { formats } from "../lib/formats.js";
-import { isCancelled, Link } from "../lib/link.js";
+import { Link } from "../lib/link.js";
 import { keepOffline } from "../lib/offline.js";
-import { announce, copied, copyDiagnostics, fileName, listenForKeys, showChip } from "../lib/page.js";
-import { byId, el, formatClock, formatFactor, formatMs, saveFile, settings } from "../lib/ui.js";
-import { loadWords, Pace } from "../lib/words.js";
+import { announce, copyDiagnostics, listenForKeys, showChip } from "../lib/page.js";
+import { byId, el, formatClock, formatFactor, formatMs, settings } from "../lib/ui.js";
+import { loadWords } from "../lib/words.js";
 import { Input } from "./input.js";
+import { Job } from "./job.js";
 import { runTimes, whisper } from "./model.js";
 import { applyLanguages, options } from "./options.js";
 import { Player } from "./player.js";
+import { Queue, QueueList } from "./queue.js";
 import { errorNotice, Transcript } from "./result.js";
+import { forget, identity, Keeper, keptPlaces, placeOf } from "./resume.js";
+import { copyWords, listenToSave, showSave } from "./save.js";
 
-/** @typedef {import("./input.js").Source} Source */
+/** @typedef {import("./job.js").Change} Change */
+/** @typedef {import("./resume.js").Kept} Kept */
 
 /** The engine starts first of all: the rest of the page is set up while it comes in. */
 const link = new Link(whisper.served[0], savedChoice());
@@ -24,229 +28,161 @@ const LOADED = "loaded.whisper-tiny.en";
 const isLocal = /^(localhost|127\.|\[::1\])/.test(location.hostname);
 if (isLocal || settings.get(LOADED)) void link.ready().catch(() => {});
 
-class Job {
-  stop = new AbortController();
-  /** @type {"reading" | "waiting" | "running" | "done" | "stopped" | "failed"} */
-  state = "reading";
-  /** @type {import("../lib/audio.js").ReadSound | null} */
-  read = null;
-  /** What can be saved: the final result, or the segments up to where it stopped. @type {any} */
-  result = null;
-  pace = new Pace();
-  /** How long it will take, in words; "" while that is not known. */
-  left = "";
-  began = 0;
-  /** The last notification of progress. @type {any} */
-  stage = null;
-  /** Seconds transcribed, of seconds in all. @type {{done: number, total: number} | null} */
-  progress = null;
-
-  /** @param {Source} source */
-  constructor(source) {
-    this.source = source;
-  }
-
-  get ended() {
-    return this.state === "done" || this.state === "stopped" || this.state === "failed";
-  }
-}
-
-/** @type {Job | null} */
-let current = null;
-/** @type {unknown} */
-let lastError = null;
-
 const input = new Input();
 const player = new Player();
 const transcript = new Transcript();
 const card = new ModelCard(link, whisper);
+const queue = new Queue(run);
+const list = new QueueList(queue);
 
 const inputOutcome = byId("input-outcome", HTMLDivElement);
+const keptList = byId("kept", HTMLDivElement);
 const view = {
   job: byId("job", HTMLElement), name: byId("job-name", HTMLHeadingElement), facts: byId("job-facts", HTMLParagraphElement),
-  stop: byId("stop", HTMLButtonElement), again: byId("again", HTMLButtonElement), meter: byId("meter", HTMLDivElement),
-  bar: byId("bar", HTMLProgressElement), doing: byId("doing", HTMLSpanElement), left: byId("left", HTMLSpanElement),
-  away: byId("take-away", HTMLDivElement), copy: byId("copy", HTMLButtonElement), save: byId("save-recording", HTMLButtonElement),
-  quiet: byId("quiet", HTMLElement),
+  stop: byId("stop", HTMLButtonElement), again: byId("again", HTMLButtonElement), goOn: byId("go-on", HTMLButtonElement),
+  meter: byId("meter", HTMLDivElement), bar: byId("bar", HTMLProgressElement), doing: byId("doing", HTMLSpanElement),
+  left: byId("left", HTMLSpanElement), copy: byId("copy", HTMLButtonElement), quiet: byId("quiet", HTMLElement),
 };
+/** An error of what was put in, not of a job. @type {unknown} */
+let inputError = null;
+/** The blob that the player has. @type {Blob | null} */
+let played = null;
 
 // ---- a job ------------------------------------------------------------------------------------------------------
 
-/** @param {Source} source */
-function begin(source) {
-  current?.stop.abort();
-  const job = current = new Job(source);
-  lastError = null;
-  inputOutcome.replaceChildren();
-  view.quiet.hidden = true;
-  view.job.hidden = false;
-  view.name.textContent = source.name;
-  if (source.blob) player.show(source.blob, source.recording ? source.recording.samples.length / source.recording.rate : null);
-  else player.hide();
-  void run(job);
+/** What the places of runs with the loaded model belong to. */
+function modelKey() {
+  const { model, name, files } = link.model;
+  return model ?? `${name}|${(files ?? []).reduce((sum, file) => sum + file.size, 0)}`;
 }
 
 /**
- * Sound -> engine -> lines. After every wait the job asks whether it is still the current one.
+ * Run a job, and keep its place while it runs.
  * @param {Job} job
+ * @param {(what: Change) => void} tell
  */
-async function run(job) {
-  const live = () => job === current && !job.stop.signal.aborted;
-  job.state = job.read ? "waiting" : "reading";
-  job.progress = job.result = job.stage = null;
-  job.left = "";
-  transcript.clear();
-  showJob();
-  try {
-    job.read ??= await readJob(job);
-    if (!live()) return;
-    job.state = "waiting";
-    showJob();
-    await orStopped(link.ready(), job.stop.signal);
-    if (!live()) return;
-
-    job.state = "running";
-    job.began = performance.now();
-    showJob();
-    announce("Transcribing");
-    const result = await link.run("transcribe", { audio: job.read.sound, options: options() }, {
-      signal: job.stop.signal,
-      onEvent: (event) => { if (live()) hear(job, event); },
-    });
-    if (!live()) return;
-    job.state = "done";
-    job.result = result;
-    transcript.settle(result.segments);
-    if (result.segments.length === 0) {
-      transcript.note("No speech found", "The model heard no words in this sound. If there are some, they may be very quiet.");
-    }
-    card.showRun(runTimes(link.info, result.timings, result.duration));
-    const words = result.segments.length === 0 ? "No speech found" : `Done in ${formatMs(performance.now() - job.began)}`;
-    announce(words);
-  } catch (error) {
-    if (job !== current) return;
-    if (isCancelled(error) || job.stop.signal.aborted) {
-      stopped(job, error);
-    } else {
-      job.state = "failed";
-      lastError = error;
-      transcript.fail(error);
-      job.result = partial(job);
-    }
+async function run(job, tell) {
+  const model = modelKey(), { source } = job;
+  const key = source.blob ? await identity(source.blob, source.name).catch(() => null) : null;
+  const keeper = key ? new Keeper(key, source) : null;
+  const kept = key && !job.fresh ? await placeOf(key) : null;
+  if (kept && !job.place && kept.place.model === model) {
+    job.restore(kept.place);
+    job.again(true);
+    job.asked = wanted?.key === key;
   }
-  if (job === current) showJob();
-}
-
-/**
- * @param {Job} job
- * @returns {Promise<import("../lib/audio.js").ReadSound>}
- */
-async function readJob(job) {
-  const { recording } = job.source;
-  const bars = 480;
-  if (recording) {
-    if (job === current) player.setPeaks(peaks([recording.samples], bars));
-    return { sound: { kind: "pcm", channels: [recording.samples], rate: recording.rate },
-      seconds: recording.samples.length / recording.rate, note: null };
+  if (wanted && wanted.name === source.name && wanted.key !== key) {
+    input.onNotice(`This ${source.name} is another file than before (its size, date or content differ): it is transcribed from its beginning.`);
   }
-  try {
-    let { blob } = job.source;
-    if (!blob && job.source.load) {
-      blob = job.source.blob = await job.source.load(job.stop.signal);
-      if (job === current) player.show(blob, null);
-    }
-    if (!blob) throw new Error("a source has a blob, or a way to load it");
-    const read = await readSound(blob, job.stop.signal);
-    if (job === current) {
-      if (read.sound.kind === "pcm") player.setPeaks(peaks(read.sound.channels, bars));
-      else void blobPeaks(blob, bars).then((found) => { if (job === current) player.setPeaks(found); });
-    }
-    return read;
-  } catch (error) {
-    if (job === current && error instanceof AudioError) player.hide();
-    throw error;
-  }
-}
-
-/**
- * The promise, or the stop, whichever is first.
- * @template T
- * @param {Promise<T>} promise
- * @param {AbortSignal} signal
- * @returns {Promise<T>}
- */
-function orStopped(promise, signal) {
-  return new Promise((resolve, reject) => {
-    signal.throwIfAborted();
-    signal.addEventListener("abort", () => reject(signal.reason), { once: true });
-    promise.then(resolve, reject);
+  if (wanted?.name === source.name) wanted = null;
+  if (kept) keptList.querySelector(`[data-key="${CSS.escape(kept.key)}"]`)?.remove();
+  await job.run(link, options, model, (what) => {
+    tell(what);
+    if (what === "progress") keeper?.keep(job.place);
   });
+  if (job.state === "done") await keeper?.end();
+  else keeper?.keep(job.place, true);
+  if (link.state === "failed") queue.pause();
 }
 
-/** @param {Job} job @param {any} event a notification of the engine */
-function hear(job, event) {
-  if (event.event === "segment") {
-    transcript.add(event.segment);
-  } else if (event.event === "token") {
-    transcript.say(event.text, event.start);
-  } else if (event.event === "progress") {
-    // the first pass over a long file makes its spectrogram; a worker that was replaced loads the model again
-    if (event.stage === "transcribe") job.progress = { done: event.done, total: event.total };
-    job.left = job.pace.left(event.stage, event.done, event.total);   // also of the first, which is the start to count from
-    job.stage = event;
-    showProgress(job);
+/** Something changed; most of it is seen only if the job is. */
+queue.onChange = (job, what) => {
+  if (what === "state" || what === "progress") list.show();
+  if (job !== queue.shown) return;
+  switch (what) {
+    case "segment": return transcript.add(job.segments[job.segments.length - 1]);
+    case "text": if (job.text) transcript.say(job.text.text, job.text.start); return;
+    case "segments": return transcript.fill(job.segments, job.text);
+    case "peaks": return player.setPeaks(job.peaks);
+    case "blob": return showSound(job);
+    case "progress": return showProgress(job);
+    case "state": return showState(job);
   }
+};
+queue.onShow = (job) => {
+  list.show();
+  view.job.hidden = !job;
+  view.quiet.hidden = !!job;
+  if (!job) return showSound(null);
+  view.name.textContent = job.name;
+  showSound(job);
+  transcript.fill(job.segments, job.text);
+  showState(job);
+};
+
+/** Stop whatever runs: the job that is shown, else the one that runs, and the loading that it waits for. */
+function stop() {
+  const job = queue.shown && !queue.shown.ended ? queue.shown : queue.running;
+  if (job) queue.stop(job);
+  if (!queue.jobs.some((other) => !other.ended && other !== job)) link.stopLoading();
 }
 
-/** @param {Job} job @param {any} error */
-function stopped(job, error) {
-  job.state = "stopped";
-  const told = error?.data?.result;
-  if (told?.segments?.length > transcript.segments.length) transcript.settle(told.segments);
-  transcript.cutOff();
-  job.result = partial(job);
-  const some = transcript.segments.length > 0;
-  transcript.note("Stopped", some ? "The words up to here are kept." : "Nothing was transcribed.");
-  announce("Stopped");
-}
-
-/** The segments so far in the form of a result, or null. @param {Job} job */
-function partial(job) {
-  const { segments } = transcript;
-  if (segments.length === 0) return null;
-  return { text: segments.map((segment) => segment.text).join("").trim(), segments, duration: job.read?.seconds ?? null, stopped: true };
-}
-
-/** Stop whatever runs: the job, and the loading it waits for. */
 function stopAll() {
-  if (current && !current.ended) current.stop.abort();
+  queue.stopAll();
   link.stopLoading();
 }
 
 // ---- what is seen -------------------------------------------------------------------------------------------------
 
-function showJob() {
-  const job = current;
-  if (!job) return;
-  const active = !job.ended;
-  view.stop.hidden = !active;
-  view.again.hidden = active;
-  view.meter.hidden = !active;
-  view.job.setAttribute("aria-busy", String(active));
-  view.away.hidden = active || (!job.result?.segments.length && !job.source.recording);
-  for (const button of view.away.querySelectorAll("button")) button.hidden = button !== view.save && !job.result?.segments.length;
-  view.save.hidden = !job.source.recording;
+/** @param {Job | null} job */
+function showSound(job) {
+  const blob = job?.source.blob ?? null;
+  if (!blob) player.hide();
+  else if (blob !== played) player.show(blob, job?.seconds ?? null);
+  played = blob;
+  player.setPeaks(job?.peaks ?? null);
+}
 
-  const seconds = job.result?.duration ?? job.read?.seconds ?? null;
-  const facts = seconds ? [`${formatClock(seconds)} of sound`] : [];
-  if (job.state === "done" && job.result?.timings?.total_ms && seconds) {
-    const { total_ms: total } = job.result.timings;
-    facts.push(`written in ${formatMs(total)}`, `${formatFactor(seconds * 1000 / total)}× real time`);
+/** @param {Job} job */
+function showState(job) {
+  view.stop.hidden = job.ended;
+  view.again.hidden = !job.ended || !job.source.blob && !job.source.load;
+  view.goOn.hidden = !job.ended || !job.place || view.again.hidden;
+  if (job.place) view.goOn.textContent = `Go on from ${formatClock(job.place.at)}`;
+  view.meter.hidden = job.ended;
+  view.job.setAttribute("aria-busy", String(!job.ended));
+  showSave(job);
+  showFacts(job);
+  if (!job.ended) {
+    transcript.quiet();
+    showProgress(job);
+    if (job.state === "running") announce(`Transcribing ${job.name}`);
+  } else {
+    showEnd(job);
   }
-  if (job.read?.note) facts.push(job.read.note);
-  view.facts.textContent = facts.join(" · ");
-  if (active) showProgress(job);
   showChip(link, "Listening");
+}
+
+/** How it ended. @param {Job} job */
+function showEnd(job) {
+  if (job.state === "failed") {
+    transcript.fail(job.error);
+    if (job.error instanceof AudioError) player.hide();
+    return;
+  }
+  if (job.state === "stopped") {
+    transcript.cutOff();
+    const words = job.segments.length > 0 ? "The words up to here are kept." : "Nothing was transcribed.";
+    transcript.note("Stopped", words);
+    return announce("Stopped");
+  }
+  card.showRun(runTimes(link.info, job.result.timings, job.seconds ?? 0));
+  if (job.segments.length > 0) {
+    transcript.quiet();
+    return announce(`Done in ${formatMs(job.took)}`);
+  }
+  transcript.note("No speech found", "The model heard no words in this sound. If there are some, they may be very quiet.");
+  announce("No speech found");
+}
+
+/** @param {Job} job */
+function showFacts(job) {
+  const { seconds } = job, total = job.state === "done" ? job.result.timings?.total_ms : 0;
+  const facts = seconds ? [`${formatClock(seconds)} of sound`] : [];
+  if (total && seconds) facts.push(`written in ${formatMs(total)}`, `${formatFactor((seconds - job.from) * 1000 / total)}× real time`);
+  if (job.from > 0 && job.state !== "waiting") facts.push(`went on from ${formatClock(job.from)}`);
+  if (job.note) facts.push(job.note);
+  view.facts.textContent = facts.join(" · ");
 }
 
 /** @param {Job} job */
@@ -255,17 +191,18 @@ function showProgress(job) {
   /** @type {number | null} */
   let part = null;
   if (job.state === "waiting") {
+    words = queue.running ? `Waits for ${queue.running.name}` : "Waits";
+  } else if (job.state === "loading") {
     ({ words, part } = loadWords(link.progress));
     words = `Waiting for the model. ${words}`;
   } else if (job.state === "running") {
     const { progress, stage } = job;
     words = "Listening";
     left = job.left;
-    if (stage && stage.stage !== "transcribe") {
+    if (stage) {
       ({ words, part } = loadWords(stage));
     } else if (progress && progress.done > 0 && progress.total > 0) {
-      const speed = progress.done / ((performance.now() - job.began) / 1000);
-      words = `${formatClock(progress.done)} of ${formatClock(progress.total)} · ${formatFactor(speed)}× real time`;
+      words = [`${formatClock(progress.done)} of ${formatClock(progress.total)}`, job.speed && `${formatFactor(job.speed)}× real time`].filter(Boolean).join(" · ");
       part = progress.done / progress.total;
     }
   }
@@ -276,27 +213,85 @@ function showProgress(job) {
 
 link.onChange = () => {
   card.show();
-  if (current?.state === "waiting") showProgress(current);
+  const job = queue.running;
+  if (job?.state === "loading" && job === queue.shown) showProgress(job);
   showChip(link, "Listening");
   if (link.state === "ready" && link.info !== shown) {
     shown = link.info;
     if (link.model.model) settings.set(LOADED, "yes");
     applyLanguages(link.info);
     card.showRun(runTimes(link.info, null, 0));
+    queue.resume();
     void keepOffline(byId("offline-note", HTMLParagraphElement));
   }
 };
 /** @type {any} */
 let shown = null;
 
+// ---- what an earlier visit left ---------------------------------------------------------------------------------------
+
+/** The file that a person was asked to choose again. @type {Kept | null} */
+let wanted = null;
+
+/** Offer to go on. @param {Kept} kept */
+function offer(kept) {
+  const { name, place } = kept;
+  const button = (/** @type {string} */ text, /** @type {() => void} */ act) => el("button", { class: "button compact", type: "button", text, onclick: act });
+  const card = el("section", { class: "notice", "data-key": kept.key, "aria-label": `Unfinished: ${name}` },
+    el("h3", { text: `Go on with ${name} from ${formatClock(place.at)}?` }),
+    el("p", { text: `${formatClock(place.at)} of ${formatClock(place.total)} were transcribed on ${new Date(kept.when).toLocaleDateString("en", { day: "numeric", month: "long" })}, and kept in this browser.` }),
+    el("div", { class: "row" },
+      button("Go on", () => void goOn(kept, card)),
+      button("Show what there is", () => {
+        const job = new Job({ name, blob: kept.recording, recorded: !!kept.recording });
+        job.restore(place);
+        queue.place(job);
+      }),
+      button("Forget it", () => {
+        card.remove();
+        void forget(kept.key);
+      })));
+  keptList.append(card);
+}
+
+/** @param {Kept} kept @param {HTMLElement} card */
+async function goOn(kept, card) {
+  const blob = kept.recording ?? await opened(kept);
+  if (blob && await identity(blob, kept.name) === kept.key) {
+    card.remove();
+    queue.add({ name: kept.name, blob, recorded: !!kept.recording, handle: Promise.resolve(kept.handle) }, kept.place);
+    return;
+  }
+  wanted = kept;
+  input.onNotice(`Choose ${kept.name} once more: a page may not open files by itself.`);
+  input.openFile();
+}
+
+/** The file behind a kept handle, if the person allows it. @param {Kept} kept */
+async function opened({ handle }) {
+  try {
+    const { requestPermission } = /** @type {any} */ (handle);
+    if (await requestPermission?.call(handle, { mode: "read" }) !== "granted") return null;
+    return await /** @type {FileSystemFileHandle} */ (handle).getFile();
+  } catch {
+    return null;
+  }
+}
+
+void keptPlaces().then((places) => places.forEach(offer));
+
 // ---- wiring ---------------------------------------------------------------------------------------------------------
 
-input.onSource = begin;
+input.onSource = (source) => {
+  inputError = null;
+  inputOutcome.replaceChildren();
+  queue.add(source);
+};
 input.onFolder = (files, name) => {
   if (files.some((file) => file.name === "config.json")) card.own(files, name);
-  else input.onError(new AudioError("That is a folder. Drop one sound or video file, or the folder of a Whisper model.", "folder"));
+  else if (!input.takeSounds(files)) input.onError(new AudioError("There is no sound in that folder. Drop sound or video files, or the folder of a Whisper model.", "folder"));
 };
-input.onNotice = (/** @type {string} */ words) => {
+input.onNotice = (words) => {
   inputOutcome.replaceChildren(el("p", { class: "notice", text: words }));
   announce(words);
 };
@@ -304,54 +299,40 @@ input.onRecord = () => {
   player.pause();
   inputOutcome.replaceChildren();
 };
-input.onError = (/** @type {unknown} */ error) => {
-  lastError = error;                                    // beside the recorder: what was transcribed before stays
+input.onError = (error) => {
+  inputError = error;                                   // beside the recorder: what was transcribed before stays
   inputOutcome.replaceChildren(errorNotice(error, (button) => void tellDiagnostics(button)));
 };
-player.onTime = (/** @type {number} */ seconds) => transcript.follow(seconds);
-transcript.onSeek = (/** @type {number} */ seconds) => player.seek(seconds, true);
-transcript.onDiagnostics = card.onDiagnostics = (/** @type {HTMLButtonElement} */ button) => void tellDiagnostics(button);
-card.onReplace = stopAll;
-view.stop.addEventListener("click", stopAll);
-view.again.addEventListener("click", () => {
-  if (!current) return;
-  const { source, read } = current;
-  const job = current = new Job(source);
-  job.read = read;
-  void run(job);
-});
-view.copy.addEventListener("click", copyWords);
-view.save.addEventListener("click", () => {
-  if (current?.source.blob) saveFile(`${fileName(current.source.name, "transcript")}.wav`, current.source.blob);
-});
-for (const button of view.away.querySelectorAll("button[data-format]")) {
-  button.addEventListener("click", () => {
-    const name = /** @type {HTMLElement} */ (button).dataset.format ?? "txt";
-    if (!current?.result) return;
-    const { write, type } = formats[name];
-    saveFile(`${fileName(current.source.name, "transcript")}.${name}`, new Blob([write(current.result)], { type: `${type};charset=utf-8` }));
-  });
-}
+player.onTime = (seconds) => transcript.follow(seconds);
+transcript.onSeek = (seconds) => player.seek(seconds, true);
+transcript.onDiagnostics = card.onDiagnostics = (button) => void tellDiagnostics(button);
+card.onReplace = () => {
+  if (queue.running) queue.stop(queue.running);
+};
+view.stop.addEventListener("click", stop);
+view.again.addEventListener("click", () => { if (queue.shown) queue.again(queue.shown, false); });
+view.goOn.addEventListener("click", () => { if (queue.shown) queue.again(queue.shown, true); });
+view.copy.addEventListener("click", () => copyWords(queue.shown, view.copy));
+byId("stop-all", HTMLButtonElement).addEventListener("click", stopAll);
+byId("clear", HTMLButtonElement).addEventListener("click", () => { for (const job of [...queue.jobs]) if (job !== queue.shown) queue.remove(job); });
+listenToSave(() => queue.shown, () => queue.jobs);
 const diagnosticsButton = byId("diagnostics", HTMLButtonElement);
 diagnosticsButton.addEventListener("click", () => void tellDiagnostics(diagnosticsButton));
 
-function copyWords() {
-  if (current?.result) void copied(view.copy, formats.txt.write(current.result).trimEnd());
-}
-
 /** @param {HTMLButtonElement} button where it was asked for */
 async function tellDiagnostics(button) {
-  const job = current && {
-    state: current.state, sound: current.read?.sound.kind ?? null, seconds: current.read?.seconds ?? null,
-    bytes: current.source.blob?.size, type: current.source.blob?.type, microphone: !!current.source.recording,
-    timings: current.result?.timings ?? null,
+  const shown = queue.shown;
+  const job = shown && {
+    state: shown.state, seconds: shown.seconds, bytes: shown.source.blob?.size, type: shown.source.blob?.type,
+    microphone: !!shown.source.recorded, from: shown.from, timings: shown.result?.timings ?? null,
+    queue: queue.jobs.map((each) => each.state),
   };
-  await copyDiagnostics(button, link, lastError ?? link.error, { job });
+  await copyDiagnostics(button, link, inputError ?? shown?.error ?? link.error, { job });
 }
 
 listenForKeys({
   r: () => void input.toggle(), o: () => input.openFile(), s: () => input.takeSample(),
-  p: () => { if (player.shown) player.toggle(); }, c: copyWords,
+  p: () => { if (player.shown) player.toggle(); }, c: () => copyWords(queue.shown, view.copy),
 }, () => {
   if (input.recording) void input.toggle();
   else stopAll();

@@ -122,16 +122,11 @@ export class Transcript {
     this.#word = word;
   }
 
-  /** Every segment of the final answer, in case a notification was dropped; nothing changes when all came. @param {Segment[]} segments */
-  settle(segments) {
-    this.#dropPending();
-    const same = segments.length === this.segments.length && segments.every((each, i) =>
-      each.text === this.segments[i].text && each.start === this.segments[i].start && each.end === this.segments[i].end);
-    if (same) return;
-    const notes = [...this.#outcome.children];
+  /** All of it anew. @param {Segment[]} segments @param {{text: string, start: number} | null} text what is being said */
+  fill(segments, text) {
     this.clear();
-    this.#outcome.append(...notes);
     for (const segment of segments) this.add(segment);
+    if (text) this.say(text.text, text.start);
   }
 
   /** Stopped in the middle of a window: its words stay, marked as unfinished. */
@@ -142,6 +137,11 @@ export class Transcript {
     pending.classList.add("cut");
     pending.children[1].append(" …");
     this.#pending = null;
+  }
+
+  /** Nothing to say of how it ended. */
+  quiet() {
+    this.#outcome.replaceChildren();
   }
 
   /** @param {string} title @param {string} words */

@@ -1,0 +1,173 @@
+"""Several sounds: they wait for each other, none is lost, each keeps its result, and all can be taken away at once."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import zipfile
+
+import numpy as np
+import pytest
+from playwright.sync_api import expect
+
+from candlewick.models.whisper import subtitles
+from tests.browser.pages import DONE_MS, ROOT, SAMPLE, give, sample_times, visit, wait_ready, wav, words
+
+pytestmark = pytest.mark.skipif(
+    not (ROOT / "models" / "whisper-tiny.en" / "model.safetensors").is_file(),
+    reason="whisper-tiny.en is not here; run python3 serve.py --setup",
+)
+RATE = 16_000
+
+
+def clip() -> np.ndarray:
+    return np.frombuffer(SAMPLE.read_bytes()[44:], "<i2").astype(np.float32) / 32768
+
+
+@pytest.fixture(scope="module")
+def shared_page(browser, site):
+    with visit(browser, site) as page:
+        wait_ready(page)
+        yield page
+
+
+@pytest.fixture
+def page(shared_page):
+    """The page with an empty list."""
+    yield shared_page
+    shared_page.keyboard.press("Escape")
+    expect(shared_page.locator("#job[aria-busy=true]")).to_have_count(0, timeout=DONE_MS)
+    while shared_page.locator("#files li").count():
+        shared_page.locator("#files .remove").first.evaluate("(button) => button.click()")
+
+
+def drop_all(page, files: list[tuple[str, bytes]]) -> None:
+    page.evaluate(
+        """(files) => {
+          const dataTransfer = new DataTransfer();
+          for (const [name, text] of files) {
+            dataTransfer.items.add(new File([Uint8Array.from(atob(text), (c) => c.charCodeAt(0))], name));
+          }
+          document.querySelector("main").dispatchEvent(new DragEvent("drop", { dataTransfer, bubbles: true, cancelable: true }));
+        }""",
+        [[name, base64.b64encode(data).decode()] for name, data in files])
+
+
+def row(page, name: str):
+    return page.locator("#files li").filter(has=page.locator(".name", has_text=re.compile(f"^{re.escape(name)}$")))
+
+
+def wait_state(page, name: str, state: str) -> None:
+    page.locator(f"#files li[data-state={state}]").filter(
+        has=page.locator(".name", has_text=re.compile(f"^{re.escape(name)}$"))).wait_for(timeout=DONE_MS)
+
+
+def test_several_files_one_of_them_bad_each_with_its_result(page):
+    """Names that are HTML stay names; a file that fails stops nothing; a pick shows what was found in it."""
+    drop_all(page, [("one.wav", SAMPLE.read_bytes()), ("<b>bad</b>.mp3", b"\x89PNG\r\n\x1a\n" + bytes(99)),
+                    ("silent.wav", wav(np.zeros(RATE * 2))), ("one.wav", SAMPLE.read_bytes()),
+                    ("half.wav", wav(clip()[: int(3.3 * RATE)]))])
+    expect(page.locator("#files li")).to_have_count(5)
+    wait_state(page, "half.wav", "done")
+    expect(page.locator("#queue-sum")).to_have_text("4 of 5 done")
+    expect(page.locator("#files li .state")).to_have_text(
+        ["done · 0:07", re.compile("failed: This is a PNG picture"), "no speech found", "done · 0:07", "done · 0:03"])
+    expect(page.locator("#job-name")).to_have_text("half.wav")
+    short = words(page)
+    row(page, "one.wav").first.locator(".pick").click()
+    expect(page.locator("#job-name")).to_have_text("one.wav")
+    assert len(words(page)) > len(short) and "small candle" in words(page)
+    expect(row(page, "one.wav").first).to_have_attribute("aria-current", "true")
+    expect(page.locator("#length")).to_have_text("0:07")
+    row(page, "<b>bad</b>.mp3").locator(".pick").click()
+    expect(page.get_by_role("alert")).to_contain_text("PNG picture")
+    expect(page.get_by_role("button", name="Copy text")).to_be_hidden()
+    row(page, "half.wav").locator(".pick").click()
+    expect(page.get_by_role("alert")).to_have_count(0)
+    assert words(page) == short
+
+    for kind in ("txt", "srt", "vtt", "json"):
+        with page.expect_download() as got:
+            page.locator(f"#save-all [data-all={kind}]").click()
+        assert got.value.suggested_filename == f"transcripts-{kind}.zip"
+        with zipfile.ZipFile(got.value.path()) as archive:
+            assert archive.testzip() is None
+            assert archive.namelist() == [f"one.{kind}", f"one (2).{kind}", f"half.{kind}"]
+            texts = [archive.read(name).decode() for name in archive.namelist()]
+        assert texts[0] != texts[2] and "candle" in texts[0]
+        with page.expect_download() as got:
+            page.locator(f"#take-away [data-format={kind}]").click()
+        assert got.value.path().read_text() == texts[2]
+
+
+def test_a_later_sound_waits_and_can_be_taken_away(page):
+    """The sample, and a file, while another is transcribed: what is shown stays, the list tells, Remove removes."""
+    give(page, "long.wav", sample_times(6))
+    expect(page.locator("#doing")).to_contain_text("of 1:", timeout=DONE_MS)
+    page.get_by_role("button", name="Try the sample").click()
+    give(page, "gone.wav", SAMPLE.read_bytes())
+    expect(page.locator("#job-name")).to_have_text("long.wav")
+    expect(page.locator("#files li")).to_have_count(3)
+    expect(row(page, "Sample").locator(".state")).to_have_text("waits")
+    row(page, "Sample").locator(".pick").click()
+    expect(page.locator("#doing")).to_have_text("Waits for long.wav")
+    page.get_by_role("button", name="Remove gone.wav").click()
+    expect(page.locator("#files li")).to_have_count(2)
+    row(page, "long.wav").locator(".pick").click()
+    page.get_by_role("button", name="Stop", exact=True).click()
+    wait_state(page, "Sample", "done")  # a stop is of the one that is shown
+    wait_state(page, "long.wav", "stopped")
+    expect(row(page, "long.wav").locator(".state")).to_have_text(re.compile(r"stopped( at \d:\d\d)?"))
+
+
+def test_stop_all_and_clear(page):
+    give(page, "long.wav", sample_times(6))
+    give(page, "two.wav", SAMPLE.read_bytes())
+    give(page, "three.wav", SAMPLE.read_bytes())
+    page.get_by_role("button", name="Stop all").click()
+    for name in ("long.wav", "two.wav", "three.wav"):
+        wait_state(page, name, "stopped")
+    row(page, "two.wav").locator(".pick").click()
+    page.get_by_role("button", name="Transcribe again").click()
+    wait_state(page, "two.wav", "done")
+    page.get_by_role("button", name="Clear the list").click()
+    expect(page.locator("#queue")).to_be_hidden()
+    expect(page.locator("#job-name")).to_have_text("two.wav")
+
+
+def test_stop_and_go_on_is_the_whole(page):
+    """What a stop keeps is gone on with, and the end is as if there had been none."""
+    give(page, "long.wav", sample_times(5))
+    expect(page.locator("#lines li:not(.pending)").nth(2)).to_be_visible(timeout=DONE_MS)
+    expect(page.locator("#doing")).to_contain_text(re.compile(r"^(0:[1-5]|1:)"), timeout=DONE_MS)
+    page.get_by_role("button", name="Stop", exact=True).click()
+    expect(page.get_by_role("heading", name="Stopped")).to_be_visible(timeout=DONE_MS)
+    page.get_by_role("button", name=re.compile(r"^Go on from \d:\d\d$")).click()
+    expect(page.locator("#job-facts")).to_contain_text("went on from")
+    page.locator("#job[aria-busy=false]").wait_for(timeout=DONE_MS)
+    gone_on = page.locator("#lines .time").all_inner_texts(), words(page)
+    page.get_by_role("button", name="Transcribe again").click()
+    expect(page.locator("#job[aria-busy=true]")).to_be_visible()
+    page.locator("#job[aria-busy=false]").wait_for(timeout=DONE_MS)
+    expect(page.locator("#job-facts")).not_to_contain_text("went on")
+    assert (page.locator("#lines .time").all_inner_texts(), words(page)) == gone_on
+    assert words(page).count("once upon a time") == 5
+
+
+def test_lines_of_chosen_length(page):
+    page.locator("#options summary").click()
+    page.get_by_label("Time every word").check()
+    give(page, "words.wav", SAMPLE.read_bytes())
+    page.locator("#job[aria-busy=false]").wait_for(timeout=DONE_MS)
+    page.get_by_label("Time every word").uncheck()
+    page.locator("#options summary").click()
+    with page.expect_download() as got:
+        page.locator("#take-away [data-format=json]").click()
+    result = json.loads(got.value.path().read_text())
+    for length in ("20", "1"):
+        page.get_by_label("Lines of subtitles").select_option(length)
+        with page.expect_download() as got:
+            page.locator("#take-away [data-format=srt]").click()
+        assert got.value.path().read_text() == subtitles.to_srt(subtitles.in_lines(result, int(length)))
+    page.get_by_label("Lines of subtitles").select_option("")
