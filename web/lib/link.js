@@ -41,6 +41,8 @@ export class Link {
   needs = null;
   /** @type {any} */
   error = null;
+  /** Whether what it does is to compare kernels with the reference. */
+  verifying = false;
 
   /** Called after every change of state, progress, info or error. @type {() => void} */
   onChange = () => {};
@@ -105,20 +107,38 @@ export class Link {
 
   /**
    * A request to the loaded model.
-   * @param {"transcribe" | "set_image" | "predict" | "everything" | "embedding" | "prepare" | "generate"} method
+   * @param {"transcribe" | "live_start" | "live_push" | "live_end" | "set_image" | "predict" | "everything" | "embedding" | "prepare" | "generate" | "verify"} method
    * @param {any} params as in workers/protocol.js
    * @param {{signal?: AbortSignal, onEvent?: (event: any) => void}} [how]
    * @returns {Promise<any>}
    */
   async run(method, params, how = {}) {
-    this.#busy++;
-    this.#set("busy", {});
+    this.verifying ||= method === "verify";
+    const release = this.hold();
     try {
-      return await this.#engine.request(method, params, how);
+      return await this.#engine.request(method, params, { ...how, onEvent: (event) => {
+        if (event.event === "restart") this.#restarted(event);
+        how.onEvent?.(event);
+      } });
     } finally {
+      if (method === "verify") this.verifying = false;
+      release();
+    }
+  }
+
+  /** Work of several requests: the model counts as busy until the function that is given back is called. */
+  hold() {
+    this.#busy++;
+    if (this.state === "ready") this.#set("busy", {});
+    return () => {
       this.#busy--;
       if (this.#busy === 0 && this.state === "busy") this.#set("ready", {});
-    }
+    };
+  }
+
+  /** The GPU failed, and the request began anew elsewhere. @param {{executor: string, reason: string}} event */
+  #restarted({ executor, reason }) {
+    if (this.info) this.#set(this.state, { info: { ...this.info, executor, reason } });
   }
 
   /** Versions and device facts as the worker sees them, or null while there is no worker to ask. */

@@ -1,6 +1,6 @@
 /**
- * The microphone: start, level while it runs, stop -> samples at the rate the device really ran at. The rate is asked of
- * the device, read back from the context, and travels with the samples; nothing here assumes one.
+ * The microphone: start, samples and level while it runs, stop -> all samples at the rate the device really ran at. The rate is
+ * asked of the device, read back from the context, and travels with the samples; nothing here assumes one.
  */
 import { AudioError } from "./audio.js";
 
@@ -29,14 +29,14 @@ function inWords(error) {
     case "NotAllowedError":
     case "SecurityError":
       return new AudioError("The browser did not give this page the microphone. Allow it in the address bar (the icon beside the "
-        + "address) or in the system's privacy settings, then press Record again.", "mic_denied");
+        + "address) or in the system's privacy settings, then try again.", "mic_denied");
     case "NotFoundError":
     case "OverconstrainedError":
-      return new AudioError("No microphone was found. Plug one in or switch it on, then press Record again.", "mic_missing");
+      return new AudioError("No microphone was found. Plug one in or switch it on, then try again.", "mic_missing");
     case "NotReadableError":
     case "AbortError":
-      return new AudioError("The microphone is there but does not start: another program may be using it. Close that, then press "
-        + "Record again.", "mic_busy");
+      return new AudioError("The microphone is there but does not start: another program may be using it. Close that, then try "
+        + "again.", "mic_busy");
     default:
       return new AudioError(`The microphone did not start: ${error instanceof Error ? error.message : String(error)}`, "mic_failed");
   }
@@ -56,10 +56,19 @@ export class Recorder {
   rate = 0;
   device = "";
 
+  /** @param {{keep?: boolean}} [how] keep: stop() gives back what was recorded; false for hours, of which onSamples takes each piece */
+  constructor({ keep = true } = {}) {
+    this.keep = keep;
+  }
+
   /** Called for each block with its peak and mean level, 0..1. @type {(peak: number, rms: number) => void} */
   onLevel = () => {};
+  /** Called with each block, one channel at `rate`. @type {(samples: Float32Array) => void} */
+  onSamples = () => {};
   /** The device went away while recording (unplugged, taken by the system). @type {() => void} */
   onLost = () => {};
+  /** The browser or the system holds the sound back, or gives it again: a call came in, the page sleeps. @type {(held: boolean) => void} */
+  onHeld = () => {};
 
   /** Seconds recorded so far. */
   get seconds() {
@@ -82,6 +91,8 @@ export class Recorder {
       const [track] = this.#stream.getAudioTracks();
       this.device = track.label;
       track.addEventListener("ended", () => this.onLost());
+      track.addEventListener("mute", () => this.onHeld(true));
+      track.addEventListener("unmute", () => this.onHeld(false));
       await this.#connect(track.getSettings().sampleRate);
     } catch (error) {
       this.#release();
@@ -108,7 +119,10 @@ export class Recorder {
         this.#tape.port.onmessage = ({ data }) => this.#take(data);
         source.connect(this.#tape);
         await context.resume();
-        this.#context = context;
+        const running = this.#context = context;
+        running.addEventListener("statechange", () => {
+          if (this.#context === running) this.onHeld(running.state !== "running");
+        });
         this.rate = context.sampleRate;                 // read back: this, not what was asked for, labels the samples
         return;
       } catch (error) {
@@ -121,16 +135,22 @@ export class Recorder {
 
   /** @param {{samples: Float32Array, peak: number, rms: number, last: boolean}} block */
   #take({ samples, peak, rms, last }) {
-    this.#blocks.push(samples);
+    if (this.keep) this.#blocks.push(samples);
     this.#samples += samples.length;
+    if (samples.length) this.onSamples(samples);
     if (last) this.#ended();
     else this.onLevel(peak, rms);
   }
 
   #ended = () => {};
 
+  /** After the browser held the sound back, ask for it again. */
+  async resume() {
+    await this.#context?.resume();
+  }
+
   /**
-   * Stop and give back what was recorded: one channel, at `rate`.
+   * Stop and give back what was recorded (nothing, if it was not to be kept): one channel, at `rate`.
    * @returns {Promise<{samples: Float32Array, rate: number}>}
    */
   async stop() {
@@ -143,7 +163,7 @@ export class Recorder {
       });
     }
     this.#release();
-    const samples = new Float32Array(this.#samples);
+    const samples = new Float32Array(this.keep ? this.#samples : 0);
     let at = 0;
     for (const block of this.#blocks) {
       samples.set(block, at);

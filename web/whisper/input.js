@@ -77,6 +77,11 @@ export class Input {
     addEventListener("beforeunload", (event) => { if (this.#state === "recording") event.preventDefault(); });
   }
 
+  /** Something else has the microphone. @param {boolean} locked */
+  set locked(locked) {
+    this.#record.disabled = locked;
+  }
+
   get recording() {
     return this.#state !== "idle";
   }
@@ -104,6 +109,7 @@ export class Input {
 
   /** Start recording, or stop and hand it over. */
   async toggle() {
+    if (this.#record.disabled) return;
     if (this.#state === "idle") await this.#begin();
     else if (this.#state === "recording") await this.#end();
   }

@@ -54,6 +54,8 @@ export class Job {
   fresh = false;
   /** Where this run began, in seconds: it went on from an earlier one. */
   from = 0;
+  /** It was heard while it was said; transcribed again, it is a recording like others. */
+  live = false;
 
   #pace = new Pace();
   #began = 0;
@@ -90,6 +92,7 @@ export class Job {
     if (!goOn) this.place = null;
     this.asked = goOn;
     this.fresh = !goOn;
+    this.live = false;
     this.segments = [...this.place?.segments ?? []];
     this.#levels = [...this.place?.levels ?? []];
     this.state = "waiting";

@@ -11,6 +11,7 @@ import { byId, el, formatClock, formatFactor, formatMs, settings } from "../lib/
 import { loadWords } from "../lib/words.js";
 import { Input } from "./input.js";
 import { Job } from "./job.js";
+import { Live } from "./live.js";
 import { runTimes, whisper } from "./model.js";
 import { applyLanguages, options } from "./options.js";
 import { Player } from "./player.js";
@@ -34,6 +35,7 @@ const transcript = new Transcript();
 const card = new ModelCard(link, whisper);
 const queue = new Queue(run);
 const list = new QueueList(queue);
+const live = new Live(link, options);
 
 const inputOutcome = byId("input-outcome", HTMLDivElement);
 const keptList = byId("kept", HTMLDivElement);
@@ -62,6 +64,7 @@ function modelKey() {
  * @param {(what: Change) => void} tell
  */
 async function run(job, tell) {
+  await live.over;                                        // the engine hears one thing at a time
   const model = modelKey(), { source } = job;
   const key = source.blob ? await identity(source.blob, source.name).catch(() => null) : null;
   const keeper = key ? new Keeper(key, source) : null;
@@ -166,10 +169,10 @@ function showEnd(job) {
     transcript.note("Stopped", words);
     return announce("Stopped");
   }
-  card.showRun(runTimes(link.info, job.result.timings, job.seconds ?? 0));
+  if (!job.live) card.showRun(runTimes(link.info, job.result.timings, job.seconds ?? 0));
   if (job.segments.length > 0) {
     transcript.quiet();
-    return announce(`Done in ${formatMs(job.took)}`);
+    return announce(job.live ? "Live listening has ended" : `Done in ${formatMs(job.took)}`);
   }
   transcript.note("No speech found", "The model heard no words in this sound. If there are some, they may be very quiet.");
   announce("No speech found");
@@ -190,7 +193,9 @@ function showProgress(job) {
   let words = job.source.blob ? "Reading the sound" : "Fetching the sound", left = "";
   /** @type {number | null} */
   let part = null;
-  if (job.state === "waiting") {
+  if (job.state === "waiting" && live.on) {
+    words = "Waits until live listening ends";
+  } else if (job.state === "waiting") {
     words = queue.running ? `Waits for ${queue.running.name}` : "Waits";
   } else if (job.state === "loading") {
     ({ words, part } = loadWords(link.progress));
@@ -213,6 +218,7 @@ function showProgress(job) {
 
 link.onChange = () => {
   card.show();
+  live.showLoading();
   const job = queue.running;
   if (job?.state === "loading" && job === queue.shown) showProgress(job);
   showChip(link, "Listening");
@@ -299,6 +305,18 @@ input.onRecord = () => {
   player.pause();
   inputOutcome.replaceChildren();
 };
+live.mayStart = () => {
+  if (queue.running) return `${queue.running.name} is being transcribed. Live listening can begin when that is done, or when you stop it.`;
+  return input.recording ? "A recording is running. Stop it first." : null;
+};
+live.onState = (on) => {
+  input.locked = on;
+  if (!on) return;
+  input.onRecord();
+  view.quiet.hidden = true;
+};
+live.onJob = (job) => queue.place(job);
+live.onNotice = input.onNotice;
 input.onError = (error) => {
   inputError = error;                                   // beside the recorder: what was transcribed before stays
   inputOutcome.replaceChildren(errorNotice(error, (button) => void tellDiagnostics(button)));
@@ -313,6 +331,10 @@ view.stop.addEventListener("click", stop);
 view.again.addEventListener("click", () => { if (queue.shown) queue.again(queue.shown, false); });
 view.goOn.addEventListener("click", () => { if (queue.shown) queue.again(queue.shown, true); });
 view.copy.addEventListener("click", () => copyWords(queue.shown, view.copy));
+live.onError = (error) => {
+  view.quiet.hidden = queue.shown !== null;
+  input.onError(error);
+};
 byId("stop-all", HTMLButtonElement).addEventListener("click", stopAll);
 byId("clear", HTMLButtonElement).addEventListener("click", () => { for (const job of [...queue.jobs]) if (job !== queue.shown) queue.remove(job); });
 listenToSave(() => queue.shown, () => queue.jobs);
@@ -331,10 +353,11 @@ async function tellDiagnostics(button) {
 }
 
 listenForKeys({
-  r: () => void input.toggle(), o: () => input.openFile(), s: () => input.takeSample(),
+  r: () => void input.toggle(), l: () => live.toggle(), o: () => input.openFile(), s: () => input.takeSample(),
   p: () => { if (player.shown) player.toggle(); }, c: () => copyWords(queue.shown, view.copy),
 }, () => {
   if (input.recording) void input.toggle();
+  else if (live.on) live.stop();
   else stopAll();
 });
 
