@@ -231,6 +231,7 @@ def graph(
 def compare(
     model: Annotated[str, typer.Argument(help="Checkpoint folder or name, or a .gguf file.")],
     executors: Annotated[str, typer.Option(help="Two executors; the first one is the reference.")] = "numpy,wasm",
+    browser: Annotated[bool, typer.Option("--browser", help="In Chromium: every kernel, and a step of MODEL.")] = False,
     input: Annotated[Path | None, typer.Option("--input", help="Recording to run on; default: noise.")] = None,
     threads: ThreadsOption = None,
     tolerance: Annotated[float, typer.Option(help="Allowed error, as a share of a value's largest magnitude.")] = 1e-3,
@@ -239,11 +240,19 @@ def compare(
     """Run every entry of MODEL on two executors, instruction by instruction; exit status 1 if they differ.
 
     wasm rounds what meets a quantised weight to 8 bits, numpy does not: such models want a --tolerance of 0.05.
+
+    With --browser each instruction is compared alone, with a tolerance of its own, and every kernel besides, on odd sizes; with
+    webgpu on this machine's GPU, or on Chromium's emulator where there is none.
     """
     with failures():
-        from candlewick.commands.compare import compare as run
+        if browser:
+            from candlewick.commands.compare_browser import compare_in_browser
 
-        same = run(model, executors, input, threads, tolerance, as_json)
+            same = compare_in_browser(model, executors, threads, as_json)
+        else:
+            from candlewick.commands.compare import compare as run
+
+            same = run(model, executors, input, threads, tolerance, as_json)
     if not same:
         raise typer.Exit(1)
 

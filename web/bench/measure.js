@@ -6,7 +6,7 @@ import { Engine } from '../../workers/client.js';
 /**
  * @typedef {object} Settings what stands after # in the address, as JSON, over the page's own
  * @property {string | null} [model] address of a checkpoint folder; null: the files picked in #model
- * @property {"auto" | "wasm" | "numpy"} [executor]
+ * @property {"auto" | "wasm" | "webgpu" | "numpy"} [executor]
  * @property {number} [threads]
  * @property {number} [capacity] of the KV cache
  * @property {number} [runs] repetitions when a person uses the page

@@ -4,6 +4,7 @@
  */
 import { device } from "./device.js";
 import { byId, el, formatBytes, sentence, setFacts, settings } from "./ui.js";
+import { Verify } from "./verify.js";
 import { errorNotice, executorName, loadWords, Pace } from "./words.js";
 
 /** Python with NumPy and the engine's code, measured; a manifest that knows the whole sum is believed instead. */
@@ -40,6 +41,7 @@ export class ModelCard {
   /** @type {HTMLDListElement} */
   #facts;
   #pace = new Pace();
+  #verify;
   /** @type {Array<[string, string]>} */
   #before = [];
   #bytes = 0;
@@ -63,6 +65,8 @@ export class ModelCard {
     this.#load = byId("load", HTMLButtonElement);
     this.#stop = byId("load-stop", HTMLButtonElement);
     this.#facts = byId("model-facts", HTMLDListElement);
+    this.#verify = new Verify(link, () => this.#change("wasm"));
+    this.#verify.listen();
     const cores = device().cores;
     for (let n = 1; n <= Math.min(cores, 16); n++) this.#threads.append(el("option", { value: n, text: n }));
     this.#executor.value = link.choice.executor;
@@ -166,6 +170,13 @@ export class ModelCard {
     this.show();
   }
 
+  /** @param {string} executor what a person might choose in its place */
+  #change(executor) {
+    this.#executor.value = executor;
+    this.#choose();
+    this.#executor.focus();
+  }
+
   #choose() {
     settings.set("executor", this.#executor.value);
     settings.set("threads", this.#threads.value);
@@ -198,6 +209,7 @@ export class ModelCard {
     setFacts(this.#facts, this.#before.filter(([name]) => !listed || name === "Licence").map(([name, value]) =>
       [name, needs && name === "Memory it needs" ? formatMemory(needs + RUNTIME_BYTES) : value]));   // the files know better than a manifest's sum
     byId("run-why", HTMLParagraphElement).textContent = this.#why();
+    this.#verify.show();
   }
 
   /** What was chosen, and why, in a sentence. */
@@ -220,6 +232,7 @@ export class ModelCard {
       ["Weights in memory", info?.memory?.weights ? formatBytes(info.memory.weights) : null],
       ["Memory in use", info?.memory?.total ? formatBytes(info.memory.total) : null],
     ]);
+    this.#verify.showGpu();
   }
 }
 
@@ -273,7 +286,8 @@ function runCard() {
       el("div", { class: "field" }, el("label", { for: "threads", text: "Threads" }),
         el("select", { id: "threads" }, el("option", { value: "", text: "Automatic" })))),
     el("p", { class: "small", id: "run-why", text: "The model is not loaded yet." }),
-    el("dl", { class: "facts", id: "run-facts" }));
+    el("dl", { class: "facts", id: "run-facts" }),
+    Verify.panel());
 }
 
 /** A progress bar at `part`, or moving while it is not known. @param {HTMLProgressElement} bar @param {number | null} part */

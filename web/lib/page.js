@@ -95,9 +95,10 @@ export function listenForKeys(keys, onEscape) {
 export function showChip(link, doing) {
   const chip = byId("chip", HTMLParagraphElement), { state, progress } = link;
   const { part } = progress?.stage === "download" ? loadWords(progress) : { part: null };   // the other stages are short
-  chip.dataset.state = state === "busy" && !doing ? "ready" : state;
+  const word = link.verifying ? "Verifying" : doing;
+  chip.dataset.state = state === "busy" && !word ? "ready" : state;
   chip.textContent = {
     idle: "Not loaded", loading: part === null ? "Loading" : `Loading ${Math.floor(part * 100)}%`,
-    ready: "Ready", busy: doing ?? "Ready", failed: "Not loaded",
+    ready: "Ready", busy: word ?? "Ready", failed: "Not loaded",
   }[state];
 }

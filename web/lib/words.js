@@ -5,7 +5,7 @@ import { el, formatBytes, formatLeft } from "./ui.js";
 
 const STAGES = /** @type {Record<string, string>} */ ({
   runtime: "Starting Python", download: "Downloading the model", weights: "Reading the weights", prepare: "Preparing the model",
-  mel: "Making the spectrogram",
+  mel: "Making the spectrogram", shaders: "Compiling shaders for this GPU",
 });
 
 /**
@@ -35,7 +35,8 @@ export function loadWords(progress) {
   if (!progress) return { words: "Starting the engine", part: null };
   const { stage, done = 0, total = 0, unit } = progress;
   const name = STAGES[stage] ?? stage;
-  const amount = unit === "bytes" && total > 0 ? `: ${formatBytes(done)} of ${formatBytes(total)}` : "";
+  const counted = stage === "shaders" && total > 0 ? `: ${done} of ${total}` : "";
+  const amount = unit === "bytes" && total > 0 ? `: ${formatBytes(done)} of ${formatBytes(total)}` : counted;
   return { words: name + amount, part: total > 0 ? Math.min(1, done / total) : null };
 }
 
@@ -46,6 +47,9 @@ const ADVICE = /** @type {Record<string, [string, string]>} */ ({
   worker_died: ["The engine stopped unexpectedly", "It has been replaced. Try again."],
   network: ["The model could not be downloaded", "Look at your connection, then load it again: what came already is kept."],
   storage: ["The browser's storage refused", "Free some space or leave private browsing, then try again."],
+  no_gpu: ["No GPU to be had", "Choose WASM SIMD in \"How it runs\", or try again."],
+  device_lost: ["The GPU went away", "Try again; if it stays, choose WASM SIMD in \"How it runs\"."],
+  gpu_error: ["The GPU cannot do this", "Choose WASM SIMD in \"How it runs\", and copy the diagnostics into a report."],
   internal: ["Something went wrong inside", "Try again. If it stays, copy the diagnostics into a report."],
 });
 

@@ -20,6 +20,10 @@ ARGUMENTS = ["--disable-quic", "--no-first-run", "--disable-background-networkin
              "--disable-sync", "--enable-blink-features=ForceEagerMeasureMemory"]
 """Nothing but the page runs; the last makes `measureUserAgentSpecificMemory` collect garbage and answer by itself."""
 
+GPU = ("--enable-unsafe-webgpu", "--enable-features=Vulkan")
+SOFTWARE_GPU = ("--enable-unsafe-webgpu", "--use-webgpu-adapter=swiftshader")
+"""Chromium's switches for WebGPU on the machine's GPU, and on an emulator."""
+
 START_SECONDS = 60
 PAGE_SECONDS = 300
 
@@ -75,8 +79,8 @@ def chromium_path() -> str | None:
 
 
 @contextlib.contextmanager
-def chromium(profile: Path) -> Iterator[Any]:
-    """A new headless Chromium process with the caches in `profile`. -> Playwright's context."""
+def chromium(profile: Path, more: tuple[str, ...] = ()) -> Iterator[Any]:
+    """A new headless Chromium process with the caches in `profile`. more: arguments. -> Playwright's context."""
     try:
         from playwright.sync_api import Error, sync_playwright
     except ModuleNotFoundError:
@@ -84,7 +88,7 @@ def chromium(profile: Path) -> Iterator[Any]:
                       "playwright; and Chromium from your system's packages, or: python -m playwright install chromium"
                       ) from None
 
-    arguments = list(ARGUMENTS)
+    arguments = [*ARGUMENTS, *more]
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         arguments.append("--no-sandbox")  # Chromium refuses its sandbox to root
     with sync_playwright() as playwright:

@@ -28,7 +28,7 @@ MANY = 65_537
 @dataclass(frozen=True)
 class Case:
     """fn(w, **inputs) on symbols; inputs: arrays, or shapes of noise; weights: name -> (dtype, shape), tensors of a file.
-    quick: one of the few that are run before a GPU is chosen by itself."""
+    quick: one of the few that are run before a GPU is chosen by itself. large: takes an emulator of a GPU minutes."""
 
     op: str
     fn: Callable[..., Any]
@@ -37,6 +37,7 @@ class Case:
     scalars: Mapping[str, int] = field(default_factory=dict)
     note: str = ""
     quick: bool = False
+    large: bool = False
 
     @property
     def dtype(self) -> str:
@@ -58,8 +59,8 @@ class Case:
 
 
 def size_words(shape: Shape) -> str:
-    """3 x 4; a scalar is 1."""
-    return " x ".join(map(str, shape)) or "1"
+    """3x4; a scalar is 1."""
+    return "x".join(map(str, shape)) or "1"
 
 
 def noise(shape: Shape, seed: int = 0, scale: float = 1.0) -> np.ndarray:
@@ -192,18 +193,19 @@ def rows() -> Iterator[Case]:
     for shape in ((1, 1), (3, 7), (2, 5, 64), (1, 1500, 12), (MANY, 3)):
         n = shape[-1]
         yield Case("layer_norm", lambda w, x: ops.layer_norm(x * 3.0 + 10.0, w.w, w.b, eps=1e-5), {"x": shape},
-                   {"w": ("f32", (n,)), "b": ("f32", (n,))}, quick=n == 64)
-        yield Case("rms_norm", lambda w, x: ops.rms_norm(x, w.w, eps=1e-5), {"x": shape}, {"w": ("f32", (n,))}, quick=n == 64)
+                   {"w": ("f32", (n,)), "b": ("f32", (n,))}, quick=n == 64, large=shape[0] == MANY)
+        yield Case("rms_norm", lambda w, x: ops.rms_norm(x, w.w, eps=1e-5), {"x": shape}, {"w": ("f32", (n,))}, quick=n == 64,
+                   large=shape[0] == MANY)
     for shape, axis in (((1, 1), -1), ((3, 50), -1), ((3, 50), 0), ((2, 3, 4), 1), ((1, 9001), -1), ((MANY, 2), -1)):
         x = noise(shape, 1, 15)
         for name in ("softmax", "log_softmax", "log_sum_exp"):
             op = getattr(ops, name)
             yield Case(name, lambda w, x, op=op, axis=axis: op(x, axis=axis), {"x": x}, note=f"axis {axis}",
-                       quick=shape == (3, 50) and name == "softmax")
+                       quick=shape == (3, 50) and name == "softmax", large=shape[0] == MANY)
         for name in ("max", "sum", "mean", "argmax"):
             op = getattr(ops, name)
             yield Case(name, lambda w, x, op=op, axis=axis: op(x, axis=axis), {"x": x}, note=f"axis {axis}",
-                       quick=shape == (3, 50) and name == "argmax")
+                       quick=shape == (3, 50) and name == "argmax", large=shape[0] == MANY)
     for n, k in ((1, 1), (130, 7), (4999, 128), (49_152, 64)):
         x = noise((2, n), 5, 5)
         x[:, ::7], x[:, 3::11] = np.round(x[:, ::7]), -np.inf
