@@ -100,13 +100,14 @@ def run_linear(kernels, rng, m, n, k, w_dtype="f32", activation="none", bias=Tru
 
 @pytest.mark.parametrize("w_dtype", ["f32", "f16", "bf16"])
 @pytest.mark.parametrize("m,n,k", [(1, 1, 1), (1, 12, 4), (2, 13, 5), (3, 25, 7), (4, 11, 8), (5, 24, 64), (7, 37, 513),
-                                   (1, 100, 384), (2, 60, 130), (3, 36, 1536), (100, 30, 1030), (205, 61, 96)])
+                                   (1, 100, 384), (2, 60, 130), (3, 36, 1536), (6, 30, 40), (8, 13, 36), (9, 24, 24),
+                                   (100, 30, 1030), (205, 61, 96)])
 def test_linear_shapes(kernels, rng, m, n, k, w_dtype):
     close(*run_linear(kernels, rng, m, n, k, w_dtype), tolerance=3e-6)
 
 
 @pytest.mark.parametrize("activation", abi.ACTIVATIONS)
-@pytest.mark.parametrize("m,n,k", [(1, 29, 40), (3, 24, 20), (50, 29, 40), (51, 24, 600)])
+@pytest.mark.parametrize("m,n,k", [(1, 29, 40), (3, 24, 20), (5, 29, 40), (50, 29, 40), (51, 24, 600)])
 @pytest.mark.parametrize("bias,residual", [(False, False), (True, True), (False, True)])
 def test_linear_epilogue(kernels, rng, m, n, k, activation, bias, residual):
     close(*run_linear(kernels, rng, m, n, k, "f16", activation, bias, residual, gap=5), tolerance=3e-6)
@@ -143,7 +144,7 @@ def test_half_weights_are_exact(kernels):
     bits = np.arange(65536, dtype=np.uint32).astype(np.uint16)
     halves = bits.view(np.float16)
     halves = halves[np.isfinite(halves)]
-    for m in (1, 4):
+    for m in (1, 4, 9):
         y = kernels.output(m * len(halves))
         assert kernels.run(["linear", {
             "x": kernels.put(np.ones(m, np.float32)), "ldx": 1, "w": kernels.weight(halves.reshape(-1, 1), "f16"), "y": y,

@@ -2,7 +2,7 @@
  *
  * Many rows: a panel's block of k (24 KB of float32 at most) stays in L1 while the rows of x stream past it, three at a
  * time; half-precision panels are expanded into thread scratch first, once for all the rows of the task. Few rows
- * (decoding): weights are read once, straight from memory, and expanded in registers.
+ * (decoding, one text or several): weights are read once, straight from memory, and expanded in registers.
  * Threads claim tasks = panels x blocks of rows: whole panels first, then small pieces, so that all end together.
  * With float32 panels and many rows it is the other way round: a block of rows stays in L2 while all panels pass.
  */
@@ -10,7 +10,8 @@
 #include "tiles.h"
 
 enum {
-    GEMV_ROWS = 3, /* up to here weights are expanded in registers */
+    GEMV_ROWS = 3, /* rows that meet a weight while it is in a register */
+    FEW_HALF = 8,  /* up to here 16-bit weights are expanded again for every three rows, which is quicker than through memory */
 };
 
 /* Few rows: R rows of x (ldx apart) against one panel of 32-bit or 16-bit weights, the sums times `scale`. One row
@@ -68,22 +69,23 @@ GEMV_ALL(3)
 #define SCALE_X 0x1p60f
 #define SCALE_SUM 0x1p52f
 
-static void multiply_few(const linear_args *a, const float *x, int32_t ldx, int32_t panel) {
+static void multiply_few(const linear_args *a, const float *x, int32_t ldx, int32_t panel, int32_t row, int32_t rows) {
     float out[GEMV_ROWS * PANEL] __attribute__((aligned(16)));
     int32_t columns = least(PANEL, a->n - panel * PANEL);
     uint32_t offset = (uint32_t)panel * (uint32_t)a->k * PANEL;
+    x += (int64_t)row * ldx;
 #define PICK(R)                                                                                                          \
     if (a->w_dtype == DTYPE_f32) gemv_f32_##R(x, ldx, AT(float, a->w) + offset, a->k, splat(1.0f), out);                 \
     else if (a->w_dtype == DTYPE_f16) gemv_f16_##R(x, ldx, AT(uint16_t, a->w) + offset, a->k, splat(SCALE_SUM), out);    \
     else gemv_bf16_##R(x, ldx, AT(uint16_t, a->w) + offset, a->k, splat(1.0f), out);
-    if (a->m == 1) { PICK(1) } else if (a->m == 2) { PICK(2) } else { PICK(3) }
+    if (rows == 1) { PICK(1) } else if (rows == 2) { PICK(2) } else { PICK(3) }
 #undef PICK
     if (a->bias)
-        for (int32_t r = 0; r < a->m; r++)
+        for (int32_t r = 0; r < rows; r++)
             for (int32_t i = 0; i < columns; i++) out[r * PANEL + i] += AT(float, a->bias)[panel * PANEL + i];
-    finish(out, PANEL, AT(float, a->y) + panel * PANEL, a->ldy,
-           a->residual ? AT(float, a->residual) + panel * PANEL : 0, a->ldr, a->m, columns, a->activation,
-           a->final);
+    finish(out, PANEL, AT(float, a->y) + (int64_t)row * a->ldy + panel * PANEL, a->ldy,
+           a->residual ? AT(float, a->residual) + (int64_t)row * a->ldr + panel * PANEL : 0, a->ldr, rows, columns,
+           a->activation, a->final);
 }
 
 int32_t kernel_linear(const linear_args *given, const Context *c) {
@@ -95,7 +97,7 @@ int32_t kernel_linear(const linear_args *given, const Context *c) {
     }
     int32_t m = a->m, panels = ceil_div(a->n, PANEL);
     if (m <= 0 || panels <= 0) return DONE;
-    if (m <= GEMV_ROWS && (int64_t)m * a->k * 4 <= c->scratch_bytes) {
+    if (m <= (a->w_dtype == DTYPE_f32 ? GEMV_ROWS : FEW_HALF) && (int64_t)m * a->k * 4 <= c->scratch_bytes) {
         const float *x = AT(float, a->x);
         int32_t ldx = a->ldx;
         if (a->w_dtype == DTYPE_f16) { /* a scaled copy for every thread: k is small beside n x k weights */
@@ -106,7 +108,11 @@ int32_t kernel_linear(const linear_args *given, const Context *c) {
         }
         int32_t pieces = most(1, panels / (4 * c->n_threads));
         for (int32_t from; (from = claim(pieces)) < panels;)
-            for (int32_t p = from; p < least(from + pieces, panels); p++) multiply_few(a, x, ldx, p);
+            for (int32_t p = from; p < least(from + pieces, panels); p++)
+                for (int32_t row = 0, rows; row < m; row += rows) {
+                    rows = m - row == 4 ? 2 : least(GEMV_ROWS, m - row); /* 5 as 3 and 2, 4 as 2 and 2 */
+                    multiply_few(a, x, ldx, p, row, rows);
+                }
         return DONE;
     }
     /* A task is a panel with up to `room` rows; the last panels are cut into ROW_BLOCK rows to end together. */
