@@ -5,7 +5,8 @@
  * What can go wrong is a field of `faults`, which a test changes at any time:
  *   adapter: "absent" | "null" | "throws" | "hangs"; software, refused (requestDevice fails): booleans
  *   features: names; limits: numbers that replace the usual ones
- *   dead: devices to come are lost already; lose: submits until the device is lost, with the readback pending for ever
+ *   dead: devices to come are lost already; lose: submits until the device is lost, with the readback pending for ever;
+ *   again: what lose is after that
  *   room: bytes that all buffers of a device may take; broken: a kernel that does not compile; invalid: submits fail a check
  *   silent: nothing that is submitted ever ends; stray: an error that no scope catches, after the next submit
  */
@@ -16,6 +17,8 @@ export const counts = {
 };
 /** Larger buffers hold nothing. */
 const HELD = 1 << 16;
+/** The device that was made last. @type {any} */
+let latest = null;
 
 const LIMITS = {
   maxBufferSize: 1 << 30, maxStorageBufferBindingSize: 1 << 30, maxStorageBuffersPerShaderStage: 10,
@@ -73,6 +76,7 @@ class FakeDevice {
         if (buffer.size <= HELD) buffer.data.set(data.subarray(from, from + bytes), offset);
       },
     };
+    latest = this;
     if (faults.dead) this.lose("it was gone already");
   }
   lose(message, reason = "unknown") {
@@ -139,6 +143,8 @@ class FakeDevice {
     }
     if (faults.lose > 0 && list.length && --faults.lose === 0) {
       this.dying = true;
+      faults.lose = faults.again ?? 0;
+      faults.again = 0;
       setTimeout(() => this.lose("the test pulled the plug"), 20);
     }
   }
@@ -200,6 +206,7 @@ export function remote(scope, name = "fake gpu") {
     if (!data.ask) return;
     for (const key of Object.keys(faults)) if (data.reset) delete faults[key];
     Object.assign(faults, data.faults);
+    if (data.lose) latest.lose("the test pulled the plug");
     channel.postMessage({ answer: data.ask, counts: { ...counts }, faults: { ...faults } });
   };
 }

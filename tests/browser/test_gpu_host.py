@@ -57,11 +57,8 @@ def on(page):
     """evaluate(body) of an async function, with the fake as new; afterwards every buffer must be gone."""
 
     def evaluate(body, argument=None):
-        return page.evaluate("""async ([body, argument]) => {
-          for (const key of Object.keys(faults)) delete faults[key];
-          const AsyncFunction = (async () => {}).constructor;
-          return new AsyncFunction("argument", body)(argument);
-        }""", [body, argument])
+        fresh = "for (const key of Object.keys(faults)) delete faults[key];"
+        return page.evaluate(f"async (argument) => {{ {fresh} {body} }}", argument)
 
     yield evaluate
     assert page.evaluate("() => [counts.live, counts.bytes]") == [0, 0], "a buffer was left behind"
