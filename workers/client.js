@@ -5,6 +5,8 @@
  *     const engine = new Engine();
  *     await engine.load({ model: "../../models/whisper-tiny.en/" }, { onEvent, signal });
  *     const { text } = await engine.transcribe({ audio: { kind: "wav", bytes } }, { onEvent, signal });
+ *
+ * Every call with its parameters and answers: docs/javascript.md.
  */
 
 import { features } from "./features.js";
@@ -80,7 +82,9 @@ export class Engine {
 
   /** @param {import("./protocol.js").LoadParams} params @param {RequestOptions} [options] @returns {Promise<import("./protocol.js").LoadResult & Record<string, any>>} */
   load(params, options) {
-    return this.request("load", params, options);
+    // an address is meant as the page's own, and the worker has another
+    const model = params.model && new URL(params.model, globalThis.document?.baseURI ?? globalThis.location.href).href;
+    return this.request("load", { ...params, model }, options);
   }
 
   /** @param {import("./protocol.js").TranscribeParams} params @param {RequestOptions} [options] @returns {Promise<import("./protocol.js").Transcript>} */
@@ -93,7 +97,26 @@ export class Engine {
     return this.request("generate", params, options);
   }
 
-  /** @param {RequestOptions} [options] @returns {Promise<Record<string, any>>} */
+  /**
+   * Look at a picture; what `predict` and `everything` are asked is about it.
+   * @param {import("./protocol.js").SetImageParams} params @param {RequestOptions} [options]
+   * @returns {Promise<{id: string, width: number, height: number, timings: Record<string, number>}>}
+   */
+  setImage(params, options) {
+    return this.request("set_image", params, options);
+  }
+
+  /** @param {import("./protocol.js").PredictParams} params @param {RequestOptions} [options] @returns {Promise<import("./protocol.js").Prediction>} */
+  predict(params, options) {
+    return this.request("predict", params, options);
+  }
+
+  /** Every object of the picture, each as a "region" event. @param {import("./protocol.js").EverythingParams} params @param {RequestOptions} [options] @returns {Promise<Record<string, any>>} */
+  everything(params, options) {
+    return this.request("everything", params, options);
+  }
+
+  /** Versions, features, memory, cache. @param {RequestOptions} [options] @returns {Promise<Record<string, any>>} */
   describe(options) {
     return this.request("describe", {}, options);
   }
