@@ -31,9 +31,9 @@ from ...dtypes import n_bytes
 from ...program import Instruction, Program, Value
 from .. import Executor, ExecutorUnavailable, Progress, WeightSource, bounds, check_bounds, checked_inputs
 from ..views import WORD, View
-from . import lower_ops  # noqa: F401  registers what lowers each op
+from . import lower_ops, lower_products  # noqa: F401  they register what lowers each op
 from .lowering import LOWER, Buffer, Lowering
-from .weights import Filler, matrix_dtype, pieces, ranges
+from .weights import Filler, matrix_dtype, pieces, ranges, within
 
 KERNELS = Path(__file__).with_name("kernels")
 __all__ = ["LOWER", "WebgpuExecutor"]
@@ -100,11 +100,12 @@ class WebgpuExecutor(Executor):
         self.programs |= new
         self._bounds |= {name: bounds(p) for name, p in new.items()}
 
-    def _lower(self, program: Program) -> Lowering:
+    def _lower(self, program: Program, whole: bool = False) -> Lowering:
+        """whole: with a value for every instruction, for `steps`."""
         slots = {name: place for place, name in enumerate(program.scalars)}
-        scalars = Buffer(max(4, len(slots)), f"scalars {program.name}")
-        self._buffers[("scalars", program.name)] = scalars
-        s = Lowering(program, self._shared, scalars, slots)
+        scalars = self._buffers.setdefault(("scalars", program.name), Buffer(max(4, len(slots)), f"scalars {program.name}"))
+        limits, features = (self.host.limits, self.host.features) if self.host is not None else ({}, ())
+        s = Lowering(program, self._shared, scalars, slots, limits, frozenset(features), whole)
         for v in program.inputs.values():
             s.views[v.name] = s.buffer(v.shape)
             s.views[v.name].base.first = s.views[v.name].base.last = -1  # written before the first dispatch
@@ -119,12 +120,17 @@ class WebgpuExecutor(Executor):
             s.views[f"output {name}"] = x
         return s
 
-    def _shared(self, kind: str, v: Value) -> Buffer:
+    def _shared(self, kind: str, v: Value, rows: tuple[int, int] | None = None) -> Buffer:
+        """rows: of a matrix that does not fit into one buffer, those of this one."""
         name = f"{v.number!r}" if v.kind == "number" else v.name
-        key = (kind, name)
+        key = (kind, name if rows is None else f"{name} rows {rows[0]}:{rows[1]}")
         if key not in self._buffers:
-            size = _matrix_words(v) if kind == "matrix" else max(1, v.size)
-            self._buffers[key] = Buffer(size, name)
+            if kind == "matrix":
+                first, end = rows or (0, v.shape[0])
+                row = n_bytes(matrix_dtype(v), v.size) // v.shape[0]
+                self._buffers[key] = Buffer(-(-row * (end - first) // WORD), name, skip=row * first)
+            else:
+                self._buffers[key] = Buffer(max(1, v.size), name)
         return self._buffers[key]
 
     def _place(self, s: Lowering) -> None:
@@ -170,12 +176,12 @@ class WebgpuExecutor(Executor):
             if kind == "number":
                 self.host.write(b.number, 0, np.array([float(name)], np.float32).tobytes())
             elif kind in ("flat", "matrix"):
-                streamed = ranges(kind, values[name], weights)
+                streamed = ranges(kind, values[b.name], weights)
                 if streamed is not None:
-                    recipe.append((b.number, streamed))
+                    recipe.append((b.number, within(streamed, b.skip, b.words * WORD)))
                     continue
-                filler = Filler(self.host.write, b.number)
-                async for data in pieces(kind, values[name], weights):
+                filler = Filler(self.host.write, b.number, b.skip, b.words * WORD)
+                async for data in pieces(kind, values[b.name], weights):
                     filler.add(data)
                     if on_progress:
                         on_progress("weights", done + filler.done, total, "bytes")
@@ -188,11 +194,11 @@ class WebgpuExecutor(Executor):
 
     # ---- running
 
-    def _write_inputs(self, entry: str, inputs: Mapping[str, Any]) -> Entry:
+    def _write_inputs(self, entry: str, inputs: Mapping[str, Any], whole: Entry | None = None) -> Entry:
         program = self._program(entry)
         arrays = checked_inputs(program, inputs)
         check_bounds(program, self._bounds[entry], arrays)
-        e = self.entries[entry]
+        e = whole or self.entries[entry]
         if e.slots:
             self.host.write(e.scalars.number, 0, b"".join(arrays[n].tobytes() for n in e.slots))
         for name, view in e.inputs.items():
@@ -219,14 +225,28 @@ class WebgpuExecutor(Executor):
         return {n: _array(bytes_, e.outputs[n][1]) for n, bytes_ in zip(names, data)}
 
     async def steps(self, entry: str, inputs: Mapping[str, Any]) -> AsyncIterator[tuple[Instruction, np.ndarray]]:
-        e, start = self._write_inputs(entry, inputs), 0
+        e, start = self._write_inputs(entry, inputs, await self._whole(entry)), 0
         self._last = ""
         for instruction, end, view in zip(self.programs[entry].instructions, e.marks, e.made):
             span = WORD + sum((n - 1) * st for n, st in zip(view.shape, view.array.strides))
-            (data,) = await self.host.run(entry, start, end, [(view.base.number, view.offset, span)])
+            (data,) = await self.host.run(f"{entry} steps", start, end, [(view.base.number, view.offset, span)])
             start = end
             flat = np.frombuffer(data, np.int32 if instruction.out.dtype == "i32" else np.float32)
             yield instruction, np.lib.stride_tricks.as_strided(flat, view.shape, view.array.strides).copy()
+
+    async def _whole(self, entry: str) -> Entry:
+        """An entry with kernels for the values that a run passes by; made when `steps` asks for it."""
+        self._program(entry)
+        name = f"{entry} steps"
+        if name not in self.entries:
+            known = dict(self._buffers)
+            lowering = self._lower(self.programs[entry], whole=True)
+            self._make({key: b for key, b in self._buffers.items() if key not in known})
+            self._place(lowering)
+            await self.host.settle()
+            await self.host.prepare(json.dumps(_plan({name: lowering}, lowering.sources)), None)
+            self.entries[name] = Entry(lowering)
+        return self.entries[name]
 
     async def profile(self, entry: str, inputs: Mapping[str, Any]) -> list[tuple[int, str, float]]:
         e, start, times = self._write_inputs(entry, inputs), 0, []
@@ -259,11 +279,6 @@ class WebgpuExecutor(Executor):
 
 
 # ---- helpers
-
-
-def _matrix_words(v: Value) -> int:
-    """Words of a weight matrix on the device."""
-    return -(-n_bytes(matrix_dtype(v), v.size) // WORD)
 
 
 def _plan(lowered: Mapping[str, Lowering], sources: Mapping[str, str]) -> dict[str, Any]:

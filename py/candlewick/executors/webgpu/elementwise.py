@@ -58,15 +58,21 @@ Step = tuple[str, tuple[int, ...]]
 """(op, operands): an operand from 0 is an input of the kernel, -1 - i is the result of step i."""
 
 
-def kernel(steps: Sequence[Step], n_inputs: int) -> str:
-    """WGSL for y = the last step, over up to four axes D0..D3; input j has its place O<j> and strides S<j>_0..3 (0 repeats)."""
+def kernel(steps: Sequence[Step], n_inputs: int, n_axes: int = 4, moving: Sequence[bool] = ()) -> str:
+    """WGSL for y = the last step, over axes D0, D1, ...; input j has its place O<j> and strides S<j>_0, ... (0 repeats), y has
+    Y and Y_0, ... A moving input lies P<j>_STEP words further for each of the runtime scalar P<j>."""
+    axes = range(n_axes)
+    moves = [any(moving[j : j + 1]) for j in range(n_inputs)]
     lines = [f"// {' '.join(op for op, _ in steps)}", "", "override N: u32; override Y: u32;"]
-    lines += [" ".join(f"override D{a}: u32;" for a in range(4))]
-    lines += [
-        f"override O{j}: u32; " + " ".join(f"override S{j}_{a}: u32;" for a in range(4)) for j in range(n_inputs)
-    ]
+    lines += [" ".join(f"override D{a}: u32; override Y_{a}: u32;" for a in axes)]
+    for j in range(n_inputs):
+        lines.append(f"override O{j}: u32; " + " ".join(f"override S{j}_{a}: u32;" for a in axes))
+        if moves[j]:
+            lines.append(f"override P{j}: u32; override P{j}_STEP: u32;")
     lines += [f"@group(0) @binding({j}) var<storage, read> x{j}: array<f32>;" for j in range(n_inputs)]
     lines += [f"@group(0) @binding({n_inputs}) var<storage, read_write> y: array<f32>;"]
+    if any(moves):
+        lines.append(f"@group(0) @binding({n_inputs + 1}) var<storage, read> scalars: array<u32>;")
     text = "\n".join(FORMULAS[op] for op, _ in steps)
     lines += [ERF] if "erf(" in text else []
     lines += [TURNED] if "turned(" in text else []
@@ -74,17 +80,18 @@ def kernel(steps: Sequence[Step], n_inputs: int) -> str:
         "@compute @workgroup_size(256)",
         "fn main(@builtin(workgroup_id) group: vec3u, @builtin(num_workgroups) counts: vec3u, "
         "@builtin(local_invocation_index) lane: u32) {",
-        "    let i = (group.x + group.y * counts.x) * 256 + lane;",
+        "    let i = (group.x + counts.x * (group.y + counts.y * group.z)) * 256 + lane;",
         "    if (i >= N) { return; }",
-        "    let a3 = i % D3;",
-        "    let a2 = i / D3 % D2;",
-        "    let a1 = i / (D3 * D2) % D1;",
-        "    let a0 = i / (D3 * D2 * D1);",
     ]
+    for a in axes:
+        inner = " * ".join(f"D{b}" for b in axes if b > a)
+        lines.append(f"    let a{a} = {f'i / ({inner})' if inner else 'i'}{f' % D{a}' if a else ''};")
     for j in range(n_inputs):
-        place = " + ".join(f"a{a} * S{j}_{a}" for a in range(4))
-        lines.append(f"    let v{j} = x{j}[O{j} + {place}];")
+        place = " + ".join([f"O{j}", *(f"a{a} * S{j}_{a}" for a in axes)])
+        place += f" + scalars[P{j}] * P{j}_STEP" if moves[j] else ""
+        lines.append(f"    let v{j} = x{j}[{place}];")
     for number, (op, operands) in enumerate(steps):
         names = [f"v{o}" if o >= 0 else f"t{-1 - o}" for o in operands]
         lines.append(f"    let t{number} = {FORMULAS[op].format(*names)};")
-    return "\n".join([*lines, f"    y[Y + i] = t{len(steps) - 1};", "}"]) + "\n"
+    to = " + ".join(["Y", *(f"a{a} * Y_{a}" for a in axes)])
+    return "\n".join([*lines, f"    y[{to}] = t{len(steps) - 1};", "}"]) + "\n"

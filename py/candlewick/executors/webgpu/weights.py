@@ -25,14 +25,26 @@ def matrix_dtype(v: Value) -> str:
 def ranges(kind: str, v: Value, weights: Any) -> list[Range] | None:
     """Where a weight's bytes ("flat" or "matrix") lie as kernels read them, one range behind another; None: in no file."""
     found: list[Range] = []
+    bound = getattr(weights, "bound", {})
     for part in v.parts or (v,):
-        info = weights.bound.get(part.name)
+        info = bound.get(part.name)
         if not part.name:
             found.append(("", 0, part.size * WORD))
         elif info is None or info.dtype != ("f32" if kind == "flat" else matrix_dtype(v)) or _moved(kind, part):
             return None
         else:
             found.append((info.file, info.start, info.end))
+    return found
+
+
+def within(ranges: list[Range], skip: int, size: int) -> list[Range]:
+    """Of ranges one behind another: the bytes skip .. skip + size, as far as there are any."""
+    found, at = [], -skip
+    for file, start, end in ranges:
+        first, last = max(start, start - at), min(end, start - at + size)
+        if first < last:
+            found.append((file, first, last))
+        at += end - start
     return found
 
 
@@ -49,6 +61,9 @@ async def pieces(kind: str, v: Value, weights: Any) -> AsyncIterator[bytes]:
             continue
         rows = part.shape[0] if part.shape else 1
         step = max(1, PIECE_BYTES * rows // max(1, part.size * WORD))
+        if not hasattr(weights, "read_rows"):
+            yield _laid(kind, part, await weights.read(part.name))
+            continue
         for first in range(0, rows, step):
             yield _laid(kind, part, await weights.read_rows(part.name, first, min(first + step, rows)))
 
@@ -67,21 +82,28 @@ def _laid(kind: str, part: Value, rows: np.ndarray) -> bytes:
 
 
 class Filler:
-    """Writes bytes of any length one behind another into a buffer, which takes multiples of 4 bytes."""
+    """Writes bytes of any length one behind another into a buffer, which takes multiples of 4 bytes; of all that come, those
+    from `skip` on, at most `size`."""
 
-    def __init__(self, write: Callable[[int, int, bytes], None], buffer: int) -> None:
-        self._write, self._buffer = write, buffer
+    def __init__(self, write: Callable[[int, int, bytes], None], buffer: int, skip: int = 0, size: int = 1 << 62) -> None:
+        self._write, self._buffer, self._skip, self._size = write, buffer, skip, size
         self.done = 0
         self._left = b""
 
     def add(self, data: bytes) -> None:
         """More bytes; up to three wait for those that follow."""
+        drop = min(self._skip, len(data))
+        self._skip -= drop
+        data = data[drop : drop + self._size - self.done - len(self._left)] if drop or self._full(data) else data
         data = self._left + data if self._left else data
         whole = len(data) // WORD * WORD
         self._left = data[whole:]
         if whole:
             self._write(self._buffer, self.done, data if not self._left else data[:whole])
         self.done += whole
+
+    def _full(self, data: bytes) -> bool:
+        return self.done + len(self._left) + len(data) > self._size
 
     def end(self) -> None:
         """Those that wait, and zeros."""

@@ -57,9 +57,13 @@ var<workgroup> xs: array<f32, 1088>;
 var<workgroup> ws: array<f32, 1088>;
 
 @compute @workgroup_size(16, 16)
-fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_id) at: vec3u, @builtin(local_invocation_index) lane: u32) {
-    let row0 = group.x * 64;
-    let column0 = group.y * 64;
+fn main(@builtin(workgroup_id) group: vec3u, @builtin(num_workgroups) counts: vec3u, @builtin(local_invocation_id) at: vec3u,
+        @builtin(local_invocation_index) lane: u32) {
+    let id = group.x + counts.x * (group.y + counts.y * group.z);
+    let across = (N + 63) / 64;
+    let row0 = id / across * 64;
+    let column0 = id % across * 64;
+    if (row0 >= M) { return; }
     let deep = KH * KW * C_IN;
     var sums: array<vec4f, 4>;
     for (var k0 = 0u; k0 < deep; k0 += 16) {

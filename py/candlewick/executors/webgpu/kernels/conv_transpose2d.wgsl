@@ -33,7 +33,7 @@ fn act(kind: u32, v: f32) -> f32 {
 
 @compute @workgroup_size(256)
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(num_workgroups) counts: vec3u, @builtin(local_invocation_index) lane: u32) {
-    let at = (group.x + group.y * counts.x) * 256 + lane;
+    let at = (group.x + counts.x * (group.y + counts.y * group.z)) * 256 + lane;
     if (at >= M) { return; }
     let c = at % C_OUT;
     let j = at / C_OUT % (WIDTH * STRIDE);

@@ -15,7 +15,7 @@ override SLOT: i32 = -1; override FIXED: u32 = 0;
 
 @compute @workgroup_size(256)
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(num_workgroups) counts: vec3u, @builtin(local_invocation_index) lane: u32) {
-    let i = (group.x + group.y * counts.x) * 256 + lane;
+    let i = (group.x + counts.x * (group.y + counts.y * group.z)) * 256 + lane;
     if (i >= N) { return; }
     let a3 = i % D3;
     let a2 = i / D3 % D2;

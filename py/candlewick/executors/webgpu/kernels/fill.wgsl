@@ -6,6 +6,6 @@ override N: u32; override Y: u32; override VALUE: f32;
 
 @compute @workgroup_size(256)
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(num_workgroups) counts: vec3u, @builtin(local_invocation_index) lane: u32) {
-    let i = (group.x + group.y * counts.x) * 256 + lane;
+    let i = (group.x + counts.x * (group.y + counts.y * group.z)) * 256 + lane;
     if (i < N) { y[Y + i] = VALUE; }
 }

@@ -1,7 +1,7 @@
 // y = (x - mean) / sqrt(var + eps) * w + b over the last axis; a workgroup a row, sums in float32 by a tree.
 
 override M: u32; override N: u32;
-override X: u32; override W: u32; override B: u32; override Y: u32;
+override X: u32; override LDX: u32; override W: u32; override B: u32; override Y: u32;
 override EPS: f32;
 
 @group(0) @binding(0) var<storage, read> x: array<f32>;
@@ -25,18 +25,17 @@ fn total(lane: u32, mine: f32) -> f32 {
 
 @compute @workgroup_size(128)
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(num_workgroups) counts: vec3u, @builtin(local_invocation_index) lane: u32) {
-    let row = group.x + group.y * counts.x;
-    let here = min(row, M - 1);
+    let row = group.x + counts.x * (group.y + counts.y * group.z);
+    if (row >= M) { return; }
+    let from_ = X + row * LDX;
     var sum = 0.0;
-    for (var i = lane; i < N; i += 128) { sum += x[X + here * N + i]; }
+    for (var i = lane; i < N; i += 128) { sum += x[from_ + i]; }
     let mean = total(lane, sum) / f32(N);
     var squares = 0.0;
     for (var i = lane; i < N; i += 128) {
-        let d = x[X + here * N + i] - mean;
+        let d = x[from_ + i] - mean;
         squares += d * d;
     }
     let scale = inverseSqrt(total(lane, squares) / f32(N) + EPS);
-    if (row < M) {
-        for (var i = lane; i < N; i += 128) { y[Y + row * N + i] = (x[X + row * N + i] - mean) * scale * w[W + i] + b[B + i]; }
-    }
+    for (var i = lane; i < N; i += 128) { y[Y + row * N + i] = (x[from_ + i] - mean) * scale * w[W + i] + b[B + i]; }
 }

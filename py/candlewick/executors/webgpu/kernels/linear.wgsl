@@ -1,6 +1,8 @@
-// Everything that reads a weight matrix w (n, k): products with many rows (tiles), with few (few), and rows of a table (rows).
-// y = final(activation(x w^T + bias) + residual). Rows of x may overlap (a convolution along one axis): row i begins at X + i * LDX.
-// Rows from the runtime scalar `count` on are zeros.
+// Everything that reads a weight matrix w (n, k): products with many rows (tiles), with at most four (floats and blocks, in words
+// of 16 bytes; few for sizes that do not allow that), and rows of a table (rows).
+// y = final(activation(norm(x) w^T + bias) + residual). Rows of x may overlap (a convolution along one axis): row i begins at
+// X + i * LDX. Rows from the runtime scalar `count` on are zeros. GATED: the first half of the columns decides how much of the
+// second passes, y = silu(first) * second, with n / 2 columns.
 
 override M: u32; override N: u32; override K: u32;
 override X: u32; override LDX: u32;
@@ -8,18 +10,27 @@ override Y: u32; override LDY: u32;
 override BIAS: u32 = 0; override HAS_BIAS: bool = false;
 override RESIDUAL: u32 = 0; override LDR: u32 = 0; override HAS_RESIDUAL: bool = false;
 override ACTIVATION: u32 = 0; override FINAL: u32 = 0;
+override GATED: bool = false;
+// 0 none, 1 rms_norm, 2 layer_norm of the rows of x, for `floats` and `blocks`
+override NORM: u32 = 0; override NORM_W: u32 = 0; override NORM_B: u32 = 0; override EPS: f32 = 0;
 // 0 float32, 1 float16 and 2 bfloat16 (two in a word), 3 q4_0, 4 q4_1, 5 q5_0, 6 q5_1, 7 q8_0, 8 q4_k, 9 q6_k
 override DTYPE: u32 = 0;
 override SLOT: i32 = -1;
 override FIXED: u32 = 0;
+// `rows`: the table's rows FIRST .. FIRST + N lie in w, of TABLE
+override FIRST: u32 = 0; override TABLE: u32 = 0;
 
 @group(0) @binding(0) var<storage, read> x: array<f32>;
+@group(0) @binding(0) var<storage, read> x4: array<vec4f>;
 @group(0) @binding(1) var<storage, read> w: array<u32>;
+@group(0) @binding(1) var<storage, read> w4: array<vec4u>;
 @group(0) @binding(2) var<storage, read> bias: array<f32>;
 @group(0) @binding(3) var<storage, read> residual: array<f32>;
 @group(0) @binding(4) var<storage, read_write> y: array<f32>;
 @group(0) @binding(5) var<storage, read> scalars: array<u32>;
 @group(0) @binding(6) var<storage, read> ids: array<i32>;
+@group(0) @binding(7) var<storage, read> norm_w: array<vec4f>;
+@group(0) @binding(8) var<storage, read> norm_b: array<vec4f>;
 
 // Blocks as they lie in a GGUF file (weights/quant.py): a whole number of blocks a row, bytes from the start of w.
 fn byte(i: u32) -> u32 { return (w[i / 4] >> (i % 4 * 8)) & 0xffu; }
@@ -51,18 +62,18 @@ fn weight(row: u32, k: u32) -> f32 {
     }
 }
 
+/// Of 32 weights in a q4_k block at byte `at`.
+fn scale_and_least(at: u32, g: u32) -> vec2f {
+    if (g < 4) { return vec2f(f32(bits(at + 4 + g, 0, 63)), f32(bits(at + 8 + g, 0, 63))); }
+    return vec2f(f32(bits(at + 8 + g, 0, 15) + 16 * bits(at + g, 6, 3)), f32(bits(at + 8 + g, 4, 15) + 16 * bits(at + 4 + g, 6, 3)));
+}
+
 fn weight_of_256(block: u32, j: u32) -> f32 {
     if (DTYPE == 8) {
         let at = block * 144;
         let g = j / 32;
-        var scale = bits(at + 4 + g, 0, 63);
-        var least = bits(at + 8 + g, 0, 63);
-        if (g >= 4) {
-            scale = bits(at + 8 + g, 0, 15) + 16 * bits(at + g, 6, 3);
-            least = bits(at + 8 + g, 4, 15) + 16 * bits(at + 4 + g, 6, 3);
-        }
-        let q = bits(at + 16 + j / 64 * 32 + j % 32, g % 2 * 4, 15);
-        return f32(q) * (half(at) * f32(scale)) - half(at + 2) * f32(least);
+        let d = vec2f(half(at), half(at + 2)) * scale_and_least(at, g);
+        return f32(bits(at + 16 + j / 64 * 32 + j % 32, g % 2 * 4, 15)) * d.x - d.y;
     }
     let at = block * 210;
     let part = j / 128;
@@ -101,59 +112,285 @@ fn finish(row: u32, column: u32, sum: f32) {
     y[Y + row * LDY + column] = act(FINAL, v);
 }
 
+fn finish_gate(row: u32, column: u32, gate: f32, up: f32) { y[Y + row * LDY + column] = act(3u, gate) * up; }
+
 fn counted() -> u32 {
     if (SLOT >= 0) { return min(scalars[u32(max(SLOT, 0))], M); }
     return M;
 }
 
-// A workgroup makes a tile of 64 rows x 64 columns, a thread 4 x 4 of it, 16 of k at a time through workgroup memory.
+// A workgroup makes a tile of 64 rows x 64 columns, a thread 4 x 4 of it, 16 of k at a time through workgroup memory. A gated
+// product has 32 columns of the first half in a tile, and the 32 that belong to them.
 const TILE = 64u;
 const DEEP = 16u;
+alias Stored = f32;
 var<workgroup> xs: array<f32, 1088>; // DEEP rows of TILE + 4: the pad keeps threads of a column in different banks
-var<workgroup> ws: array<f32, 1088>;
+var<workgroup> ws: array<Stored, 1088>;
+
+fn tile_column(tile: u32, i: u32) -> u32 {
+    if (GATED) { return tile * 32 + i % 32 + i / 32 * (N / 2); }
+    return tile * TILE + i;
+}
 
 @compute @workgroup_size(16, 16)
-fn tiles(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_id) at: vec3u, @builtin(local_invocation_index) lane: u32) {
-    let row0 = group.y * TILE;
-    let column0 = group.x * TILE;
+fn tiles(@builtin(workgroup_id) group: vec3u, @builtin(num_workgroups) counts: vec3u, @builtin(local_invocation_id) at: vec3u,
+         @builtin(local_invocation_index) lane: u32) {
+    let id = group.x + counts.x * (group.y + counts.y * group.z);
+    let across = (N + TILE - 1) / TILE;
+    let row0 = id / across * TILE;
+    let tile = id % across;
+    if (row0 >= M) { return; }
     let rows = counted();
     var sums: array<vec4f, 4>;
     for (var k0 = 0u; k0 < K; k0 += DEEP) {
         for (var j = lane; j < TILE * DEEP; j += 256) {
             let k = k0 + j % DEEP;
             let line = j / DEEP;
+            let column = tile_column(tile, line);
             var a = 0.0;
             var b = 0.0;
             if (k < K && row0 + line < rows) { a = x[X + (row0 + line) * LDX + k]; }
-            if (k < K && column0 + line < N) { b = weight(column0 + line, k); }
+            if (k < K && column < N) { b = weight(column, k); }
             xs[j % DEEP * 68 + line] = a;
-            ws[j % DEEP * 68 + line] = b;
+            ws[j % DEEP * 68 + line] = Stored(b);
         }
         workgroupBarrier();
         for (var k = 0u; k < DEEP; k++) {
-            let b = vec4f(ws[k * 68 + at.x], ws[k * 68 + at.x + 16], ws[k * 68 + at.x + 32], ws[k * 68 + at.x + 48]);
+            let at_k = k * 68 + at.x;
+            let b = vec4f(f32(ws[at_k]), f32(ws[at_k + 16]), f32(ws[at_k + 32]), f32(ws[at_k + 48]));
             for (var r = 0u; r < 4; r++) { sums[r] += xs[k * 68 + at.y * 4 + r] * b; }
         }
         workgroupBarrier();
     }
     for (var r = 0u; r < 4; r++) {
         let row = row0 + at.y * 4 + r;
+        if (row >= M) { continue; }
+        if (GATED) {
+            for (var c = 0u; c < 2; c++) {
+                let column = tile * 32 + at.x + c * 16;
+                if (column < N / 2) { finish_gate(row, column, sums[r][c], sums[r][c + 2]); }
+            }
+            continue;
+        }
         for (var c = 0u; c < 4; c++) {
-            let column = column0 + at.x + c * 16;
-            if (row < M && column < N) {
+            let column = tile * TILE + at.x + c * 16;
+            if (column < N) {
                 if (row < rows) { finish(row, column, sums[r][c]); } else { y[Y + row * LDY + column] = 0.0; }
             }
         }
     }
 }
 
-// Few rows: a workgroup makes 4 columns of one row, 16 threads a column.
-var<workgroup> parts: array<f32, 64>;
+// At most four rows: the weights are read once and are all that takes time. A team of LANES threads makes four columns of all
+// rows; four of k and more at a time are in registers, so that x is read once for four columns.
+override LANES: u32 = 16;
+var<workgroup> parts: array<f32, 1040>; // 16 sums of 64 threads, + 1: threads of a team in different banks
+var<workgroup> means: array<f32, 4>;
+var<workgroup> scales: array<f32, 4>;
+
+/// (team in the workgroup, member of the team)
+fn whereabouts(lane: u32) -> vec2u { return vec2u(lane / LANES, lane % LANES); }
+
+/// Member i of a team gets the sums i and (i + 8) % 16 of the whole team.
+fn gather(lane: u32, member: u32, mine: ptr<function, array<f32, 16>>) -> vec2f {
+    for (var i = 0u; i < 16; i++) { parts[i * 65 + lane] = (*mine)[i]; }
+    workgroupBarrier();
+    let first = lane - member;
+    let one = member % 16 * 65;
+    let other = (member + 8) % 16 * 65;
+    var sum = vec2f(0.0);
+    for (var j = first; j < first + LANES; j++) { sum += vec2f(parts[one + j], parts[other + j]); }
+    return sum;
+}
+
+/// What the norm needs to know of each row, by all 64 threads.
+fn look(lane: u32, rows: u32) {
+    for (var r = 0u; r < M; r++) {
+        var mean = 0.0;
+        if (NORM == 2) {
+            var sum = 0.0;
+            for (var k = lane; k < K / 4; k += 64) { sum += dot(x4[(X + r * LDX) / 4 + k], vec4f(1.0)); }
+            parts[lane] = sum;
+            workgroupBarrier();
+            for (var j = 0u; j < 64; j++) { mean += parts[j]; }
+            mean /= f32(K);
+            workgroupBarrier();
+        }
+        var squares = 0.0;
+        for (var k = lane; k < K / 4; k += 64) {
+            let d = x4[(X + r * LDX) / 4 + k] - mean;
+            squares += dot(d, d);
+        }
+        parts[lane] = squares;
+        workgroupBarrier();
+        if (lane == 0) {
+            var sum = 0.0;
+            for (var j = 0u; j < 64; j++) { sum += parts[j]; }
+            means[r] = mean;
+            scales[r] = inverseSqrt(sum / f32(K) + EPS);
+        }
+        workgroupBarrier();
+    }
+}
+
+/// Four of a row of x, normalised.
+fn four(row: u32, k4: u32) -> vec4f {
+    let v = x4[(X + row * LDX) / 4 + k4];
+    if (NORM == 0) { return v; }
+    let n = (v - means[row]) * scales[row] * norm_w[NORM_W / 4 + k4];
+    if (NORM == 1) { return n; }
+    return n + norm_b[NORM_B / 4 + k4];
+}
+
+fn team_column(first: u32, c: u32) -> u32 {
+    if (GATED) { return min(first * 2 + c % 2, N / 2 - 1) + c / 2 * (N / 2); }
+    return min(first * 4 + c, N - 1);
+}
+
+/// Sums of a team -> columns of y.
+fn end(lane: u32, member: u32, first: u32, rows: u32, sums: ptr<function, array<f32, 16>>) {
+    let both = gather(lane, member, sums);
+    let c = member / 4;
+    let row = member % 4;
+    if (row >= M || member >= 16) { return; }
+    if (GATED) {
+        let column = first * 2 + c;
+        let passes = select(0.0, 1.0, row < rows);
+        if (c < 2 && column < N / 2) { finish_gate(row, column, both.x * passes, both.y); }
+        return;
+    }
+    let column = first * 4 + c;
+    if (column < N) {
+        if (row < rows) { finish(row, column, both.x); } else { y[Y + row * LDY + column] = 0.0; }
+    }
+}
+
+/// Four, or eight, weights of 16 bytes.
+fn opened(raw: vec4u) -> mat2x4f {
+    if (DTYPE == 0) { return mat2x4f(bitcast<vec4f>(raw), vec4f(0.0)); }
+    if (DTYPE == 1) {
+        return mat2x4f(vec4f(unpack2x16float(raw.x), unpack2x16float(raw.y)), vec4f(unpack2x16float(raw.z), unpack2x16float(raw.w)));
+    }
+    let low = bitcast<vec4f>(raw << vec4u(16));
+    let high = bitcast<vec4f>(raw & vec4u(0xffff0000u));
+    return mat2x4f(vec4f(low.x, high.x, low.y, high.y), vec4f(low.z, high.z, low.w, high.w));
+}
 
 @compute @workgroup_size(64)
+fn floats(@builtin(workgroup_id) group: vec3u, @builtin(num_workgroups) counts: vec3u, @builtin(local_invocation_index) lane: u32) {
+    let id = group.x + counts.x * (group.y + counts.y * group.z);
+    let me = whereabouts(lane);
+    let first = id * (64 / LANES) + me.x;
+    let rows = counted();
+    if (NORM > 0) { look(lane, rows); }
+    let wide = select(8u, 4u, DTYPE == 0);
+    var sums: array<f32, 16>;
+    for (var k = me.y * wide; k < K; k += LANES * wide) {
+        var low: array<vec4f, 4>;
+        var high: array<vec4f, 4>;
+        for (var r = 0u; r < M; r++) {
+            low[r] = four(r, k / 4);
+            if (DTYPE > 0) { high[r] = four(r, k / 4 + 1); }
+        }
+        for (var c = 0u; c < 4; c++) {
+            let v = opened(w4[(team_column(first, c) * K + k) / wide]);
+            for (var r = 0u; r < M; r++) { sums[c * 4 + r] += dot(low[r], v[0]) + dot(high[r], v[1]); }
+        }
+    }
+    end(lane, me.y, first, rows, &sums);
+}
+
+fn word(i: u32) -> u32 {
+    let low = w[i / 4];
+    if (i % 4 == 0) { return low; }
+    return (low >> 16) | (w[i / 4 + 1] << 16); // blocks begin at even bytes
+}
+fn nibbles(v: u32, shift: u32) -> vec4f { return vec4f((vec4u(v) >> (vec4u(0, 8, 16, 24) + shift)) & vec4u(15)); }
+fn fifths(v: u32, shift: u32) -> vec4f { return vec4f(((vec4u(v) >> (vec4u(0, 1, 2, 3) + shift)) & vec4u(1)) << vec4u(4)); }
+fn bytes(v: u32) -> vec4f { return vec4f(bitcast<vec4i>(vec4u(v) << vec4u(24, 16, 8, 0)) >> vec4u(24)); }
+
+/// Of the 32 weights number `unit`: 4 i .. 4 i + 4, and the same 16 further.
+fn eight(unit: u32, i: u32) -> mat2x4f {
+    switch (DTYPE) {
+        case 3u: {
+            let v = word(unit * 18 + 2 + 4 * i);
+            return half(unit * 18) * mat2x4f(nibbles(v, 0u) - 8, nibbles(v, 4u) - 8);
+        }
+        case 4u: {
+            let v = w[unit * 5 + 1 + i];
+            let d = unpack2x16float(w[unit * 5]);
+            return mat2x4f(d.x * nibbles(v, 0u) + d.y, d.x * nibbles(v, 4u) + d.y);
+        }
+        case 5u: {
+            let v = word(unit * 22 + 6 + 4 * i);
+            let h = word(unit * 22 + 2);
+            return half(unit * 22) * mat2x4f(nibbles(v, 0u) + fifths(h, 4 * i) - 16, nibbles(v, 4u) + fifths(h, 16 + 4 * i) - 16);
+        }
+        case 6u: {
+            let v = w[unit * 6 + 2 + i];
+            let h = w[unit * 6 + 1];
+            let d = unpack2x16float(w[unit * 6]);
+            return mat2x4f(d.x * (nibbles(v, 0u) + fifths(h, 4 * i)) + d.y, d.x * (nibbles(v, 4u) + fifths(h, 16 + 4 * i)) + d.y);
+        }
+        case 7u: {
+            let at = unit * 34 + 2 + 4 * i;
+            return half(unit * 34) * mat2x4f(bytes(word(at)), bytes(word(at + 16)));
+        }
+        case 8u: {
+            let at = unit / 8 * 36;
+            let g = unit % 8;
+            let d = unpack2x16float(w[at]) * scale_and_least(unit / 8 * 144, g);
+            let q = at + 4 + g / 2 * 8 + i;
+            return mat2x4f(d.x * nibbles(w[q], g % 2 * 4) - d.y, d.x * nibbles(w[q + 4], g % 2 * 4) - d.y);
+        }
+        default: {
+            let at = unit / 8 * 210;
+            let part = unit % 8 / 4;
+            let quarter = unit % 4;
+            let low = at + part * 64 + quarter % 2 * 32 + 4 * i;
+            let high = at + 128 + part * 32 + 4 * i;
+            let scale = at + 192 + part * 8 + quarter * 2;
+            let d = half(at + 208);
+            return mat2x4f(
+                d * signed(scale) * (nibbles(word(low), quarter / 2 * 4) + thirds(word(high), quarter * 2) - 32),
+                d * signed(scale + 1) * (nibbles(word(low + 16), quarter / 2 * 4) + thirds(word(high + 16), quarter * 2) - 32));
+        }
+    }
+}
+fn thirds(v: u32, shift: u32) -> vec4f { return vec4f(((vec4u(v) >> (vec4u(0, 8, 16, 24) + shift)) & vec4u(3)) << vec4u(4)); }
+
+@compute @workgroup_size(64)
+fn blocks(@builtin(workgroup_id) group: vec3u, @builtin(num_workgroups) counts: vec3u, @builtin(local_invocation_index) lane: u32) {
+    let id = group.x + counts.x * (group.y + counts.y * group.z);
+    let me = whereabouts(lane);
+    let first = id * (64 / LANES) + me.x;
+    let rows = counted();
+    if (NORM > 0) { look(lane, rows); }
+    var sums: array<f32, 16>;
+    for (var unit = me.y; unit < K / 32; unit += LANES) {
+        for (var i = 0u; i < 4; i++) {
+            var low: array<vec4f, 4>;
+            var high: array<vec4f, 4>;
+            for (var r = 0u; r < M; r++) {
+                low[r] = four(r, unit * 8 + i);
+                high[r] = four(r, unit * 8 + i + 4);
+            }
+            for (var c = 0u; c < 4; c++) {
+                let v = eight(team_column(first, c) * (K / 32) + unit, i);
+                for (var r = 0u; r < M; r++) { sums[c * 4 + r] += dot(low[r], v[0]) + dot(high[r], v[1]); }
+            }
+        }
+    }
+    end(lane, me.y, first, rows, &sums);
+}
+
+// Any sizes: a workgroup makes 4 columns of one row, 16 threads a column.
+@compute @workgroup_size(64)
 fn few(@builtin(workgroup_id) group: vec3u, @builtin(num_workgroups) counts: vec3u, @builtin(local_invocation_index) lane: u32) {
-    let column = (group.x + group.y * counts.x) * 4 + lane / 16;
-    let row = group.z;
+    let id = group.x + counts.x * (group.y + counts.y * group.z);
+    let across = (N + 3) / 4;
+    let column = id % across * 4 + lane / 16;
+    let row = id / across;
     let rows = counted();
     var sum = 0.0;
     if (column < N && row < rows) {
@@ -165,14 +402,16 @@ fn few(@builtin(workgroup_id) group: vec3u, @builtin(num_workgroups) counts: vec
         if (lane % 16 < half) { parts[lane] += parts[lane + half]; }
         workgroupBarrier();
     }
-    if (lane % 16 == 0 && column < N) {
+    if (lane % 16 == 0 && column < N && row < M) {
         if (row < rows) { finish(row, column, parts[lane]); } else { y[Y + row * LDY + column] = 0.0; }
     }
 }
 
-// Embedding: row i of y is row ids[X + i] of w. Ids were checked before; one too large reads the last row.
+// Embedding: row i of y is row ids[X + i] of the table. Ids were checked before; one too large reads the last row.
 @compute @workgroup_size(256)
 fn rows(@builtin(workgroup_id) group: vec3u, @builtin(num_workgroups) counts: vec3u, @builtin(local_invocation_index) lane: u32) {
-    let at = (group.x + group.y * counts.x) * 256 + lane;
-    if (at < M * K) { y[Y + at] = weight(u32(clamp(ids[X + at / K], 0, i32(N - 1))), at % K); }
+    let at = (group.x + counts.x * (group.y + counts.y * group.z)) * 256 + lane;
+    if (at >= M * K) { return; }
+    let row = u32(clamp(ids[X + at / K], 0, i32(TABLE - 1)));
+    if (row >= FIRST && row < FIRST + N) { y[Y + at] = weight(row - FIRST, at % K); }
 }

@@ -1,6 +1,6 @@
 // y[m, n] = a[m, k] . b[k, n], COUNT times, all activations at any strides. A workgroup makes a tile of 32 x 32, a thread 2 x 2.
 
-override M: u32; override N: u32; override K: u32;
+override COUNT: u32; override M: u32; override N: u32; override K: u32;
 override A: u32; override A_BATCH: u32; override A_M: u32; override A_K: u32;
 override B: u32; override B_BATCH: u32; override B_N: u32; override B_K: u32;
 override Y: u32; override Y_BATCH: u32; override Y_M: u32; override Y_N: u32;
@@ -13,11 +13,17 @@ var<workgroup> left: array<f32, 528>; // 16 rows of 32 + 1
 var<workgroup> right: array<f32, 528>;
 
 @compute @workgroup_size(16, 16)
-fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_id) at: vec3u, @builtin(local_invocation_index) lane: u32) {
-    let row0 = group.y * 32;
-    let column0 = group.x * 32;
-    let a_at = A + group.z * A_BATCH;
-    let b_at = B + group.z * B_BATCH;
+fn main(@builtin(workgroup_id) group: vec3u, @builtin(num_workgroups) counts: vec3u, @builtin(local_invocation_id) at: vec3u,
+        @builtin(local_invocation_index) lane: u32) {
+    let id = group.x + counts.x * (group.y + counts.y * group.z);
+    let across = (N + 31) / 32;
+    let down = (M + 31) / 32;
+    let batch = id / (across * down);
+    if (batch >= COUNT) { return; }
+    let row0 = id / across % down * 32;
+    let column0 = id % across * 32;
+    let a_at = A + batch * A_BATCH;
+    let b_at = B + batch * B_BATCH;
     var s00 = 0.0;
     var s01 = 0.0;
     var s10 = 0.0;
@@ -48,7 +54,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_id) at: v
     }
     let row = row0 + at.y;
     let column = column0 + at.x;
-    let to = Y + group.z * Y_BATCH;
+    let to = Y + batch * Y_BATCH;
     if (row < M && column < N) { y[to + row * Y_M + column * Y_N] = s00; }
     if (row < M && column + 16 < N) { y[to + row * Y_M + (column + 16) * Y_N] = s01; }
     if (row + 16 < M && column < N) { y[to + (row + 16) * Y_M + column * Y_N] = s10; }

@@ -10,23 +10,25 @@ override EPS: f32;
 
 var<workgroup> parts: array<f32, 128>;
 
-@compute @workgroup_size(128)
-fn main(@builtin(workgroup_id) group: vec3u, @builtin(num_workgroups) counts: vec3u, @builtin(local_invocation_index) lane: u32) {
-    let row = group.x + group.y * counts.x;
-    let here = min(row, M - 1);
-    var squares = 0.0;
-    for (var i = lane; i < N; i += 128) {
-        let v = x[X + here * LDX + i];
-        squares += v * v;
-    }
-    parts[lane] = squares;
+fn total(lane: u32, mine: f32) -> f32 {
+    parts[lane] = mine;
     workgroupBarrier();
     for (var half = 64u; half > 0; half /= 2) {
         if (lane < half) { parts[lane] += parts[lane + half]; }
         workgroupBarrier();
     }
-    let scale = inverseSqrt(parts[0] / f32(N) + EPS);
-    if (row < M) {
-        for (var i = lane; i < N; i += 128) { y[Y + row * N + i] = x[X + row * LDX + i] * scale * w[W + i]; }
-    }
+    let sum = parts[0];
+    workgroupBarrier();
+    return sum;
+}
+
+@compute @workgroup_size(128)
+fn main(@builtin(workgroup_id) group: vec3u, @builtin(num_workgroups) counts: vec3u, @builtin(local_invocation_index) lane: u32) {
+    let row = group.x + counts.x * (group.y + counts.y * group.z);
+    if (row >= M) { return; }
+    let from_ = X + row * LDX;
+    var squares = 0.0;
+    for (var i = lane; i < N; i += 128) { squares += x[from_ + i] * x[from_ + i]; }
+    let scale = inverseSqrt(total(lane, squares) / f32(N) + EPS);
+    for (var i = lane; i < N; i += 128) { y[Y + row * N + i] = x[from_ + i] * scale * w[W + i]; }
 }

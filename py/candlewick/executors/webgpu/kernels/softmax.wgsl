@@ -9,33 +9,42 @@ override LOG: bool = false;
 
 var<workgroup> parts: array<f32, 128>;
 
-@compute @workgroup_size(128)
-fn main(@builtin(workgroup_id) group: vec3u, @builtin(num_workgroups) counts: vec3u, @builtin(local_invocation_index) lane: u32) {
-    let row = group.x + group.y * counts.x;
-    let here = min(row, M - 1);
-    var largest = -3.4e38;
-    for (var i = lane; i < N; i += 128) { largest = max(largest, x[X + here * N + i]); }
-    parts[lane] = largest;
-    workgroupBarrier();
-    for (var half = 64u; half > 0; half /= 2) {
-        if (lane < half) { parts[lane] = max(parts[lane], parts[lane + half]); }
-        workgroupBarrier();
-    }
-    largest = parts[0];
-    workgroupBarrier();
-    var sum = 0.0;
-    for (var i = lane; i < N; i += 128) { sum += exp(x[X + here * N + i] - largest); }
-    parts[lane] = sum;
+fn total(lane: u32, mine: f32) -> f32 {
+    parts[lane] = mine;
     workgroupBarrier();
     for (var half = 64u; half > 0; half /= 2) {
         if (lane < half) { parts[lane] += parts[lane + half]; }
         workgroupBarrier();
     }
-    sum = parts[0];
-    if (row < M) {
-        for (var i = lane; i < N; i += 128) {
-            let d = x[X + row * N + i] - largest;
-            if (LOG) { y[Y + row * N + i] = d - log(sum); } else { y[Y + row * N + i] = exp(d) / sum; }
-        }
+    let sum = parts[0];
+    workgroupBarrier();
+    return sum;
+}
+
+fn largest_of_all(lane: u32, mine: f32) -> f32 {
+    parts[lane] = mine;
+    workgroupBarrier();
+    for (var half = 64u; half > 0; half /= 2) {
+        if (lane < half) { parts[lane] = max(parts[lane], parts[lane + half]); }
+        workgroupBarrier();
+    }
+    let top = parts[0];
+    workgroupBarrier();
+    return top;
+}
+
+@compute @workgroup_size(128)
+fn main(@builtin(workgroup_id) group: vec3u, @builtin(num_workgroups) counts: vec3u, @builtin(local_invocation_index) lane: u32) {
+    let row = group.x + counts.x * (group.y + counts.y * group.z);
+    if (row >= M) { return; }
+    var mine = -3.4e38;
+    for (var i = lane; i < N; i += 128) { mine = max(mine, x[X + row * N + i]); }
+    let largest = largest_of_all(lane, mine);
+    mine = 0.0;
+    for (var i = lane; i < N; i += 128) { mine += exp(x[X + row * N + i] - largest); }
+    let sum = total(lane, mine);
+    for (var i = lane; i < N; i += 128) {
+        let d = x[X + row * N + i] - largest;
+        if (LOG) { y[Y + row * N + i] = d - log(sum); } else { y[Y + row * N + i] = exp(d) / sum; }
     }
 }

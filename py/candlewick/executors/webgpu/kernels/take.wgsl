@@ -9,6 +9,6 @@ override X: u32; override IDS: u32; override Y: u32;
 
 @compute @workgroup_size(64)
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(num_workgroups) counts: vec3u, @builtin(local_invocation_index) lane: u32) {
-    let i = (group.x + group.y * counts.x) * 64 + lane;
+    let i = (group.x + counts.x * (group.y + counts.y * group.z)) * 64 + lane;
     if (i < M * COUNT) { y[Y + i] = x[X + i / COUNT * N + u32(clamp(ids[IDS + i], 0, i32(N - 1)))]; }
 }

@@ -3,7 +3,7 @@
 // D is at most 64.
 
 override HEIGHT: u32; override WIDTH: u32; override WINDOW: u32; override HEADS: u32; override D: u32;
-override ROWS: u32; override COLUMNS: u32;
+override BATCH: u32; override ROWS: u32; override COLUMNS: u32;
 override QKV: u32; override OUTSIDE: u32 = 0; override BIAS: u32 = 0; override HAS_BIAS: bool = false; override Y: u32;
 override SCALE: f32;
 
@@ -13,11 +13,14 @@ override SCALE: f32;
 @group(0) @binding(3) var<storage, read_write> y: array<f32>;
 
 @compute @workgroup_size(64)
-fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
-    let head = group.y;
-    let row0 = group.x / COLUMNS % ROWS * WINDOW;
-    let column0 = group.x % COLUMNS * WINDOW;
-    let picture = group.x / (COLUMNS * ROWS) * HEIGHT;
+fn main(@builtin(workgroup_id) group: vec3u, @builtin(num_workgroups) counts: vec3u, @builtin(local_invocation_index) lane: u32) {
+    let id = group.x + counts.x * (group.y + counts.y * group.z);
+    let place = id / HEADS;
+    if (place >= BATCH * ROWS * COLUMNS) { return; }
+    let head = id % HEADS;
+    let row0 = place / COLUMNS % ROWS * WINDOW;
+    let column0 = place % COLUMNS * WINDOW;
+    let picture = place / (COLUMNS * ROWS) * HEIGHT;
     let n = WINDOW * WINDOW;
     let wide = 3 * HEADS * D;
     for (var i = lane; i < n; i += 64) {
