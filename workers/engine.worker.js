@@ -13,6 +13,8 @@ import { MediaSound, PcmSound } from "./sound.js";
 import { Store, usage } from "./storage.js";
 import { KernelHost, prefetchKernels } from "./wasm.js";
 
+/** WebAssembly's memories end here. */
+const MOST_BYTES = 2 ** 32 - 65536;
 /** Id of the request that notifications belong to; 0 between requests. */
 let current = 0;
 /** Id of the request that is to be cancelled. */
@@ -181,6 +183,7 @@ async function load(params, why) {
   await release(true);
   const opening = openCheckpoint(params.model, params.files, {
     store,
+    mirror: params.mirror ?? null,
     signal,
     warn,
     onBytes: (done, total, file) => progress("download", done, total, "bytes", file),
@@ -243,6 +246,16 @@ const stoppable = (signal) => (/** @type {Promise<any>} */ promise) =>
     else signal.addEventListener("abort", stop, { once: true });
   });
 
+/**
+ * What files are and will take; they are not loaded, and what is loaded stays.
+ * @param {{files: File[]}} params
+ */
+async function examine({ files }) {
+  const { name, sources } = await openCheckpoint(null, files, { store: null });
+  await ready;
+  return { ...(await ask(python.worker.examine(name, sources))), most: MOST_BYTES };
+}
+
 async function unload() {
   picture = null;
   await release(false);
@@ -266,7 +279,7 @@ async function transcribe({ audio, options, state }) {
   }
   const sound =
     audio?.kind === "media"
-      ? await MediaSound.open(audio.file)
+      ? await MediaSound.open(audio.file, audio.seconds)
       : audio?.kind === "pcm"
         ? new PcmSound(audio.channels, audio.rate)
         : null;
@@ -278,7 +291,7 @@ async function transcribe({ audio, options, state }) {
   try {
     return await askTask("transcribe", { options, state }, { wav: undefined, sound });
   } finally {
-    sound.close();
+    await sound.close();
   }
 }
 
@@ -374,6 +387,7 @@ const methods = {
   embedding: (params) => askTask("embedding", params, {}),
   prepare: (params) => askTask("prepare", params, {}),
   describe,
+  examine,
   unload,
   profile,
   verify,

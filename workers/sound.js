@@ -15,6 +15,12 @@ const AHEAD_SECONDS = 20;
 /** Where two pieces do not meet by more than this, in seconds, there is a gap in the file: it is filled with silence. */
 const GAP_SECONDS = 0.1;
 
+/** A damaged file below this may still be decoded whole, which gets over gaps that stop who takes it apart. */
+const WHOLE_BYTES = 60e6;
+
+const whole = (/** @type {string} */ why) =>
+  new EngineError("bad_input", `this file cannot be decoded piece by piece: ${why}`, { whole: true });
+
 /** Decoded samples, one array a channel. */
 export class PcmSound {
   note = "";
@@ -64,35 +70,44 @@ export class MediaSound {
   /** @type {AsyncGenerator<any, void, unknown> | null} */
   #samples = null;
 
-  /** @param {any} input @param {any} sink */
-  constructor(input, sink) {
+  /** @type {any} */
+  sink = null;
+  /** Samples that there should be, by the file's head; 0 where it does not tell. */
+  #told = 0;
+  #small = false;
+
+  /** @param {any} input */
+  constructor(input) {
     this.input = input;
-    this.sink = sink;
   }
 
   /**
    * @param {Blob} file
+   * @param {number | null} [told] seconds that it should have, by its head
    * @returns {Promise<MediaSound>}
    * @throws {EngineError} "bad_input" with data.whole: try to decode it whole; what is wrong then is known better
    */
-  static async open(file) {
-    const whole = (/** @type {string} */ why) => new EngineError("bad_input", `this file cannot be decoded piece by piece: ${why}`, { whole: true });
+  static async open(file, told = null) {
     if (typeof AudioDecoder === "undefined") throw whole("this browser has no AudioDecoder");
     const { ALL_FORMATS, AudioSampleSink, BlobSource, Input } = await import(
       new URL(`../build/lib/mediabunny-${MEDIABUNNY}/mediabunny.min.mjs`, import.meta.url).href
     );
-    const input = new Input({ formats: ALL_FORMATS, source: new BlobSource(file) });
+    const sound = new MediaSound(new Input({ formats: ALL_FORMATS, source: new BlobSource(file) }));
     try {
-      const track = await input.getPrimaryAudioTrack();
-      if (!track) throw whole("it has no sound track");
+      const track = await sound.input.getPrimaryAudioTrack();
+      if (!track)
+        throw new EngineError("bad_input", "This file has no sound track. Choose another one.", { whole: false });
       if (!(await track.canDecode())) throw whole(`this browser does not decode ${(await track.getCodec()) ?? "its kind of sound"}`);
-      const sound = new MediaSound(input, new AudioSampleSink(track));
+      sound.sink = new AudioSampleSink(track);
       await sound.#begin(0);
       if (sound.#ended) throw whole(sound.note || "there is no sound in it");
-      sound.frames = Math.max(Math.round((await track.computeDuration()) * sound.rate), sound.#end);
+      sound.#told = (told ?? 0) * sound.rate;
+      const seconds = told ?? (await track.computeDuration().catch(() => 0));   // what is cut short may not tell
+      sound.frames = Math.max(Math.round(seconds * sound.rate), sound.frames);
+      sound.#small = file.size < WHOLE_BYTES;
       return sound;
     } catch (error) {
-      input.dispose();
+      await sound.close();
       throw error instanceof EngineError ? error : whole(/** @type {Error} */ (error).message);
     }
   }
@@ -135,13 +150,18 @@ export class MediaSound {
     try {
       ({ value: sample } = await /** @type {AsyncGenerator<any>} */ (this.#samples).next());
     } catch (error) {
-      this.note = `damaged: what comes after ${clock(this.#end / this.rate)} could not be decoded`;
       if (!this.rate) throw error;
+      if (this.#small) throw whole(/** @type {Error} */ (error).message);
+      this.note = `damaged: what comes after ${clock(this.#end / this.rate)} could not be decoded`;
     }
     if (!sample) {
       this.#ended = true;
       if (placed) this.#start = this.#end = Math.min(this.#last, this.frames);   // there is nothing at that place
       this.frames = this.#last = Math.max(this.#last, this.#end);
+      if (this.#told - this.#last > this.rate / 2) {
+        if (this.#small) throw whole("it is damaged or cut short");
+        this.note = `cut short or damaged: only ${clock(this.#last / this.rate)} of ${clock(this.#told / this.rate)} could be read`;
+      }
       return;
     }
     this.rate ||= sample.sampleRate;
@@ -171,8 +191,8 @@ export class MediaSound {
     this.#pieces.splice(0, n);
   }
 
-  close() {
-    void this.#samples?.return();
+  async close() {
+    await this.#samples?.return().catch(() => {});
     this.#samples = null;
     this.#pieces = [];
     this.input.dispose();

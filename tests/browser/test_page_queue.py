@@ -49,7 +49,8 @@ def drop_all(page, files: list[tuple[str, bytes]]) -> None:
           for (const [name, text] of files) {
             dataTransfer.items.add(new File([Uint8Array.from(atob(text), (c) => c.charCodeAt(0))], name));
           }
-          document.querySelector("main").dispatchEvent(new DragEvent("drop", { dataTransfer, bubbles: true, cancelable: true }));
+          const drop = new DragEvent("drop", { dataTransfer, bubbles: true, cancelable: true });
+          document.querySelector("main").dispatchEvent(drop);
         }""",
         [[name, base64.b64encode(data).decode()] for name, data in files])
 

@@ -3,7 +3,6 @@ downloads, Stop, errors. What is asserted is what is seen."""
 
 from __future__ import annotations
 
-import base64
 import json
 import re
 
@@ -138,7 +137,7 @@ def test_words_are_timed_lit_and_clicked(page):
     place = page.get_by_role("slider", name="Place in the recording")
     expect(place).to_have_attribute("aria-valuetext", re.compile(rf"0:0[{start}-7] of"))
     with page.expect_download() as download:
-        page.get_by_role("button", name="JSON").click()
+        page.get_by_role("button", name="Download everything as JSON").click()
     segments = json.loads(download.value.path().read_text())["segments"]
     times = [t for s in segments for w in s["words"] for t in (w["start"], w["end"])]
     assert times == sorted(times) and len(times) > 20

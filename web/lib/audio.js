@@ -4,7 +4,7 @@
  * own rate where we can see it. Channels stay apart: the engine averages and resamples. Nothing here knows about models.
  *
  * @typedef {{kind: "wav", bytes: Blob}} WavSound
- * @typedef {{kind: "media", file: Blob}} MediaSound
+ * @typedef {{kind: "media", file: Blob, seconds: number | null}} MediaSound
  * @typedef {{kind: "pcm", channels: Float32Array[], rate: number}} PcmSound
  * @typedef {{sound: WavSound | MediaSound | PcmSound, seconds: number | null, note: string | null}} ReadSound
  *   `note` says in words what a person should know about how it was read, for example a lower decoding rate.
@@ -61,7 +61,7 @@ export async function readSound(blob, signal, whole = false) {
   }
 
   if (blob.size > PIECES_BYTES && !whole && typeof AudioDecoder !== "undefined") {
-    return { sound: { kind: "media", file: blob }, seconds: kind.seconds, note: null };
+    return { sound: { kind: "media", file: blob, seconds: kind.seconds }, seconds: kind.seconds, note: null };
   }
   let rate = kind.rate ?? 48_000;
   let note = null;

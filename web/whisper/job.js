@@ -17,6 +17,8 @@ import { isCancelled } from "../lib/link.js";
 import { Pace } from "../lib/words.js";
 
 const BARS = 480;
+/** Levels a second that the engine tells (models/whisper/transcribe.py). */
+const LEVELS = 2;
 
 export class Job {
   stop = new AbortController();
@@ -191,7 +193,7 @@ export class Job {
     this.from = place?.at ?? 0;
     this.#set("running");
     const before = this.#before = place?.segments ?? [];
-    this.#drawLevels(this.#levels.length);
+    this.#drawLevels(place?.total ?? 0);
     const result = await link.run("transcribe", { audio: sound, options, state: place?.state ?? null }, {
       signal: this.stop.signal,
       onEvent: (event) => { if (!this.stop.signal.aborted) this.#hear(event, options, model, before); },
@@ -231,10 +233,10 @@ export class Job {
   }
 
   /** @param {any} event @param {object} options @param {string} model */
-  #progress({ stage, done, total, levels, state }, options, model) {
+  #progress({ stage, done, total, levels, seconds, state }, options, model) {
     this.stage = stage === "transcribe" ? null : { stage, done, total };
     this.left = this.#pace.left(stage, done, total);
-    if (levels) this.#grow(levels, total);
+    if (levels) this.#grow(levels, seconds);
     if (stage === "transcribe") {
       this.progress = { done, total };
       this.seconds = total;
@@ -248,17 +250,17 @@ export class Job {
     this.#tell("progress");
   }
 
-  /** The levels of one more window: the picture of a sound that is never whole in memory. @param {number[]} levels @param {number} windows in all */
-  #grow(levels, windows) {
+  /** The levels of one more window: the picture of a sound that is never whole in memory. @param {number[]} levels @param {number} seconds in all */
+  #grow(levels, seconds) {
     this.#levels.push(...levels);
-    this.#drawLevels(windows * levels.length);
+    this.#drawLevels(seconds);
   }
 
-  /** @param {number} length of the whole picture */
-  #drawLevels(length) {
+  /** @param {number} seconds of the whole sound */
+  #drawLevels(seconds) {
     if (this.#fine || this.#levels.length === 0) return;
-    const all = new Float32Array(Math.max(length, this.#levels.length));
-    all.set(this.#levels);
+    const all = new Float32Array(Math.ceil(seconds * LEVELS));
+    all.set(this.#levels.slice(0, all.length));
     this.peaks = all;
     this.#tell("peaks");
   }

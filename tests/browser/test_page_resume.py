@@ -1,0 +1,103 @@
+"""A long run that a reload interrupts is offered again, and goes on where it was; nothing is left when it is complete."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.browser.pages import DONE_MS, READY_MS, ROOT, SAMPLE, give, sample_times, visit, wait_ready, words
+
+pytestmark = pytest.mark.skipif(
+    not (ROOT / "models" / "whisper-tiny.en" / "model.safetensors").is_file(),
+    reason="whisper-tiny.en is not here; run python3 serve.py --setup",
+)
+KEPT = """() => new Promise((resolve) => {
+  const request = indexedDB.open("candlewick-whisper");
+  request.onupgradeneeded = () => request.result.createObjectStore("places", { keyPath: "key" });
+  request.onsuccess = () => {
+    const all = request.result.transaction("places").objectStore("places").getAll();
+    all.onsuccess = () => {
+      request.result.close();
+      resolve(all.result.map(({ name, place }) => ({ name, at: place.at, total: place.total })));
+    };
+  };
+})"""
+
+
+@pytest.fixture(scope="module")
+def shared_page(browser, site):
+    with visit(browser, site) as page:
+        wait_ready(page)
+        yield page
+
+
+@pytest.fixture(scope="module")
+def long_file(tmp_path_factory):
+    """On disk: a file's date is a part of what it is."""
+    path = tmp_path_factory.mktemp("sound") / "long.wav"
+    path.write_bytes(sample_times(4))
+    return path
+
+
+@pytest.fixture
+def page(shared_page, long_file):
+    """The page after a visit that ended in the middle of long.wav."""
+    page = shared_page
+    page.locator("#file").set_input_files(long_file)
+    for _ in range(600):
+        if page.evaluate(KEPT):
+            break
+        page.wait_for_timeout(200)
+    kept = page.evaluate(KEPT)
+    assert kept[0]["name"] == "long.wav" and 0 < kept[0]["at"] < kept[0]["total"]
+    page.reload()
+    yield page
+    page.reload()
+    while page.get_by_role("button", name="Forget it").count():
+        page.get_by_role("button", name="Forget it").first.click()
+
+
+def offer(page):
+    return page.get_by_role("region", name="Unfinished: long.wav")
+
+
+def test_reload_then_go_on_with_the_same_file(page, long_file):
+    expect(offer(page).get_by_role("heading")).to_have_text(re.compile(r"^Go on with long\.wav from 0:\d\d\?$"))
+    expect(offer(page)).to_contain_text(re.compile(r"0:\d\d of 1:06 were transcribed on \w+ \d+"))
+    with page.expect_file_chooser() as chooser:
+        offer(page).get_by_role("button", name="Go on").click()
+    expect(page.locator("#input-outcome")).to_contain_text("Choose long.wav once more")
+    assert chooser.value.is_multiple()
+    page.locator("#file").set_input_files(long_file)
+    expect(page.locator("#job-facts")).to_contain_text(re.compile(r"went on from 0:\d\d"), timeout=READY_MS)
+    expect(offer(page)).to_have_count(0)
+    page.locator("#job[aria-busy=false]").wait_for(timeout=DONE_MS)
+    assert words(page).count("once upon a time") == 4
+    starts = page.locator("#lines .time").all_inner_texts()
+    assert starts == sorted(starts) and len(set(starts)) == len(starts)
+    page.wait_for_function(f"async () => (await ({KEPT})()).length === 0")
+
+
+def test_another_file_of_that_name_is_taken_for_what_it_is(page):
+    with page.expect_file_chooser():
+        offer(page).get_by_role("button", name="Go on").click()
+    give(page, "long.wav", SAMPLE.read_bytes())
+    expect(page.locator("#input-outcome")).to_contain_text("is another file than before", timeout=DONE_MS)
+    page.locator("#job[aria-busy=false]").wait_for(timeout=DONE_MS)
+    expect(page.locator("#job-facts")).not_to_contain_text("went on")
+    assert words(page).count("once upon a time") == 1
+
+
+def test_what_there_is_can_be_read_and_saved_without_the_file(page):
+    offer(page).get_by_role("button", name="Show what there is").click()
+    assert "once upon a time" in words(page)
+    expect(page.locator("#player")).to_be_hidden()
+    expect(page.get_by_role("button", name="Transcribe again")).to_be_hidden()
+    with page.expect_download() as got:
+        page.get_by_role("button", name="Download as text").click()
+    assert "candle" in got.value.path().read_text()
+    offer(page).get_by_role("button", name="Forget it").click()
+    expect(offer(page)).to_have_count(0)
+    page.wait_for_function(f"async () => (await ({KEPT})()).length === 0")
