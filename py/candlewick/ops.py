@@ -225,16 +225,17 @@ def matmul(a, b, *, transpose_b: bool = False):
 def attention(q, k, v, start=None, bias=None, *, causal: bool = False, scale: float = 0.0):
     """softmax(scale q k^T + bias) v, q (b, h, n, d), k and v (b, h_kv, m, d) -> (b, h, n, d); h a multiple of h_kv (GQA).
 
-    causal: query i sees keys <= start + i. bias (h, n, m) or (b, h, n, m). scale 0 means d ** -0.5. Dao et al. 2022 for
-    how it is computed.
+    causal: query i sees keys <= start + i. bias (h, n, m) or (b, h, n, m), or (1, n, m) for all heads. scale 0 means
+    d ** -0.5. Dao et al. 2022 for how it is computed.
     """
     if not (len(q.shape) == 4 and len(k.shape) == 4 and k.shape == v.shape):
         raise ValueError(f"attention: q is {_s(q)}, k is {_s(k)}, v is {_s(v)}; wanted four axes each and k like v")
     (b, h, n, d), (bk, hk, _, dk) = q.shape, k.shape
     if not (b == bk and d == dk and h % hk == 0):
         raise ValueError(f"attention: q is {_s(q)}, k is {_s(k)}; batch and d must be equal, heads a multiple")
-    if bias is not None and bias.shape not in ((h, n, k.shape[2]), (b, h, n, k.shape[2])):
-        raise ValueError(f"attention: bias is {_s(bias)}, wanted ({h}, {n}, {k.shape[2]}), or one for each of {b} batches")
+    if bias is not None and bias.shape not in ((1, n, k.shape[2]), (h, n, k.shape[2]), (b, h, n, k.shape[2])):
+        raise ValueError(f"attention: bias is {_s(bias)}, wanted ({h}, {n}, {k.shape[2]}), or one for each of {b} batches, "
+                         "or 1 for all heads")
     return (b, h, n, d), "f32"
 
 

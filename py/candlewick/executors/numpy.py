@@ -92,7 +92,7 @@ def attention(q, k, v, start, bias, causal, scale):
     for i in range(0, n, 256):  # blocks of queries: no (n, m) buffer for long inputs
         s = q[:, :, i : i + 256] @ k.transpose(0, 1, 3, 2) * np.float32(scale or d**-0.5)
         if bias is not None:
-            s += bias[..., i : i + 256, :]
+            s += bias[..., i : i + 256, :m]
         if causal:
             last = np.arange(i, i + s.shape[2]) + (0 if start is None else int(start))
             s = np.where(np.arange(m) <= last[:, None], s, np.float32(-np.inf))

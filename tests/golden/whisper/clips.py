@@ -63,6 +63,11 @@ def long() -> np.ndarray:
     return np.concatenate([jfk(), pause, lighthouse(), pause, spoken(MARKET_TEXT, 140), pause])
 
 
+def market() -> np.ndarray:
+    """25 s: the beginning of the third text, cut in the middle of a sentence."""
+    return spoken(MARKET_TEXT, 140)[: 25 * 16000]
+
+
 def chirp(seconds: float) -> np.ndarray:
     """A tone that rises from 200 Hz by 600 Hz a second."""
     t = np.arange(round(seconds * 16000)) / 16000
@@ -83,7 +88,7 @@ def spoken(text: str, words_per_minute: int = 150) -> np.ndarray:
     return resample(x, rate)
 
 
-CLIPS = {"jfk": jfk, "lighthouse": lighthouse, "long": long}
+CLIPS = {"jfk": jfk, "lighthouse": lighthouse, "market": market, "long": long}
 
 
 def fingerprint(x: np.ndarray) -> str:

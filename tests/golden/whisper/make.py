@@ -82,8 +82,8 @@ def real(folder: Path, arrays: dict) -> dict:
     openai = load_openai(folder, hf.config)
     extract = WhisperFeatureExtractor(feature_size=hf.config.num_mel_bins)
     facts = {}
-    for name, make in clips.CLIPS.items():
-        audio = make()
+    for name in ("jfk", "lighthouse", "long"):
+        audio = clips.CLIPS[name]()
         facts[name] = entry = {"fingerprint": clips.fingerprint(audio), "seconds": len(audio) / 16000}
         if len(audio) > 30 * 16000:
             entry["segments"] = long_form(openai, audio)

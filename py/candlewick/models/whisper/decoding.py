@@ -89,6 +89,33 @@ class Rules:
         top = max(sums)
         return token, score - top - math.log(sum(math.exp(s - top) for s in sums))
 
+    def candidates(self, row: Sequence[float], allowed: Allowed, k: int) -> list[tuple[int, float]]:
+        """row: one of the decoder's candidates (`Readout.candidates`) -> the k most probable allowed tokens and their
+        log-probabilities, the best one first"""
+        bounds = (0, self.eot, self.timestamp_begin, self.n_vocab)
+        groups, at = [], 0
+        for begin, end, may_come in zip(bounds, bounds[1:], (allowed.text, allowed.special, allowed.first < allowed.stop)):
+            n = min(k, end - begin)
+            if may_come:
+                tokens = [(score, begin + int(place)) for place, score in zip(row[at : at + n], row[at + n : at + 2 * n])]
+                groups.append((row[at + 2 * n], tokens))
+            at += 2 * n + 1
+        if self.timestamps and allowed.first < allowed.stop and len(groups) > 1:
+            *others, times = groups
+            if times[0] > max(tokens[0][0] for _, tokens in others):
+                groups = [times]  # as in `greedy`
+        top = max(total for total, _ in groups)
+        log_sum = top + math.log(sum(math.exp(total - top) for total, _ in groups))
+        found = sorted((one for _, tokens in groups for one in tokens), reverse=True)
+        return [(token, score - log_sum) for score, token in found[:k] if score > NEVER / 2]
+
+    def most_probable(self, scores: np.ndarray, k: int) -> list[tuple[int, float]]:
+        """The same from `scores`."""
+        found = np.argpartition(scores, -k)[-k:]
+        log_sum = _log_sum(scores)
+        return [(int(token), float(scores[token]) - log_sum)
+                for token in found[np.argsort(-scores[found])] if scores[token] > NEVER / 2]
+
     def scores(self, logits: np.ndarray, allowed: Allowed, first: bool) -> np.ndarray:
         """All logits (n_vocab,) -> float64 copy with NEVER where a token may not come."""
         x = logits.astype(np.float64)
@@ -179,9 +206,9 @@ class WindowDecoder:
 
     def __init__(self, executor: Executor, tokenizer: Tokenizer, rules: Rules, n_text_ctx: int, heard: int) -> None:
         self._reader = TokenReader(executor, n_text_ctx, heard)
-        self._tokenizer, self._rules = tokenizer, rules
-        self._first = np.empty(0, np.float32)  # logits of the first token
-        self._begin = 0
+        self.executor, self._tokenizer, self.rules, self.heard = executor, tokenizer, rules, heard
+        self.first_logits = np.empty(0, np.float32)  # of the first token
+        self.begin = 0  # where it stands
         self.no_speech_prob = 0.0
 
     async def read_prompt(self, previous: Sequence[int], start: Sequence[int]) -> None:
@@ -192,7 +219,7 @@ class WindowDecoder:
         self.no_speech_prob = float(np.exp(logits[self._tokenizer.no_speech] - _log_sum(logits)))
         if len(start) > 1:
             logits = (await self._reader.feed(start[1:], ("logits",)))["logits"][0]
-        self._first, self._begin = logits, self._reader.pos
+        self.first_logits, self.begin = logits, self._reader.pos
 
     async def decode(
         self, temperature: float, rng: random.Random, room: int | None = None
@@ -200,12 +227,11 @@ class WindowDecoder:
         """Yields the growing transcript after every token; the last one is whole. `read_prompt` comes first.
 
         room: how many tokens it may have; None: half of the context, as far as there is so much."""
-        rules, reader = self._rules, self._reader
-        reader.pos = self._begin
-        room = min(room or reader.n_text_ctx, reader.n_text_ctx // 2, reader.n_text_ctx - self._begin)
+        rules, reader, room = self.rules, self._reader, self.room(room)
+        reader.pos = self.begin
         done = Decoded(temperature, self.no_speech_prob)
         stream = self._tokenizer.stream()
-        step: dict[str, np.ndarray] = {"logits": self._first[None]}
+        step: dict[str, np.ndarray] = {"logits": self.first_logits[None]}
         while True:
             allowed = rules.allowed(done.tokens)
             if "logits" in step:
@@ -224,6 +250,15 @@ class WindowDecoder:
             step = await reader.feed([token], GREEDY if temperature == 0 else ("logits",))
         done.text += stream.flush()
         yield done
+
+    def room(self, wanted: int | None = None) -> int:
+        """How many tokens a transcript may have: half of the context, or what the prompt leaves, or fewer."""
+        n = self._reader.n_text_ctx
+        return min(n // 2, n - self.begin + 1, n if wanted is None else wanted)  # the last one is not read
+
+    def decoded(self, temperature: float, tokens: Sequence[int], sum_logprob: float) -> Decoded:
+        """A transcript of this window."""
+        return Decoded(temperature, self.no_speech_prob, list(tokens), self._tokenizer.decode(tokens), sum_logprob)
 
 
 def fit_prompt(tokens: Sequence[int], n_text_ctx: int) -> list[int]:

@@ -104,11 +104,16 @@ class SelfAttention(Attention):
 class CausalSelfAttention(Attention):
     """A token sees itself and the tokens before it (decoder)."""
 
-    def __call__(self, x: Tensor, cache: nn.KVCache, pos: Tensor) -> tuple[Tensor, nn.KVCache]:
-        """x (batch, n, n_state) at pos .. pos + n, cache with room for n_text_ctx -> (the same shape, cache)"""
+    def __call__(
+        self, x: Tensor, cache: nn.KVCache, pos: Tensor, hidden: Tensor | None = None
+    ) -> tuple[Tensor, nn.KVCache]:
+        """x (batch, n, n_state) at pos .. pos + n, cache with room for n_text_ctx -> (the same shape, cache)
+
+        hidden (1, n, n_text_ctx): 0, or far below where a token does not see one that lies before it (`Whisper.grow`).
+        """
         q, k, v = self.heads(self.q_proj(x), self.k_proj(x), self.v_proj(x))  # (batch, n_head, n, d_head)
         cache = cache.update(k, v, pos)  # (batch, n_head, n_text_ctx, d_head)
-        y = ops.attention(q, cache.k, cache.v, start=pos, causal=True)  # (batch, n_head, n, d_head)
+        y = ops.attention(q, cache.k, cache.v, start=pos, bias=hidden, causal=True)  # (batch, n_head, n, d_head)
         return self.out_proj(nn.merge_heads(y)), cache
 
 
@@ -172,15 +177,17 @@ class DecoderBlock(Block):
         self.encoder_attn_layer_norm = nn.LayerNorm(n_state)
 
     def __call__(
-        self, x: Tensor, cache: nn.KVCache, audio: nn.KVCache, pos: Tensor, heard: Tensor
+        self, x: Tensor, cache: nn.KVCache, audio: nn.KVCache, pos: Tensor, heard: Tensor, hidden: Tensor | None = None
     ) -> tuple[Tensor, nn.KVCache]:
         """x (batch, n, n_state), cache of the tokens, audio: what the window left -> (the same shape, cache)"""
-        x, cache = self.read(x, cache, pos)
+        x, cache = self.read(x, cache, pos, hidden)
         return self.hear(x, audio, heard), cache
 
-    def read(self, x: Tensor, cache: nn.KVCache, pos: Tensor) -> tuple[Tensor, nn.KVCache]:
+    def read(
+        self, x: Tensor, cache: nn.KVCache, pos: Tensor, hidden: Tensor | None = None
+    ) -> tuple[Tensor, nn.KVCache]:
         """First half: what the tokens before say."""
-        y, cache = self.self_attn(self.self_attn_layer_norm(x), cache, pos)
+        y, cache = self.self_attn(self.self_attn_layer_norm(x), cache, pos, hidden)
         return x + y, cache
 
     def hear(self, x: Tensor, audio: nn.KVCache, heard: Tensor) -> Tensor:
@@ -223,22 +230,27 @@ class Decoder(nn.Module):
 
     def __call__(self, tokens: Tensor, cache: Cache, pos: Tensor, heard: Tensor) -> tuple[Tensor, Cache]:
         """tokens i32 (batch, n) at positions pos .. pos + n -> ((batch, n, n_state), cache)"""
-        x = self.embed(tokens, pos)
+        return self.through(self.embed(tokens, pos, tokens.shape[1]), cache, pos, heard)
+
+    def embed(self, tokens: Tensor, pos: Tensor, count: int) -> Tensor:
+        """tokens i32 (batch, n) at positions pos .. pos + n, or with count = 1 all at pos -> (batch, n, n_state)"""
+        return self.embed_tokens(tokens) + ops.rows(self.embed_positions.weight, pos, count=count)
+
+    def through(
+        self, x: Tensor, cache: Cache, place: Tensor, heard: Tensor, hidden: Tensor | None = None
+    ) -> tuple[Tensor, Cache]:
+        """x (batch, n, n_state), kept at place .. place + n of the cache -> (the same shape, cache)"""
         caches = []
         for layer, token_cache, audio in zip(self.layers, cache.tokens, cache.audio):
-            x, token_cache = layer(x, token_cache, audio, pos, heard)
+            x, token_cache = layer(x, token_cache, audio, place, heard, hidden)
             caches.append(token_cache)
         return self.layer_norm(x), replace(cache, tokens=caches)
-
-    def embed(self, tokens: Tensor, pos: Tensor) -> Tensor:
-        """tokens i32 (batch, n) at positions pos .. pos + n -> (batch, n, n_state)"""
-        return self.embed_tokens(tokens) + ops.rows(self.embed_positions.weight, pos, count=tokens.shape[1])
 
     def align(
         self, tokens: Tensor, cache: Cache, pos: Tensor, heard: Tensor, heads: Sequence[Sequence[int]]
     ) -> tuple[Tensor, Tensor]:
         """The same run, seen from inside -> ((1, n, n_state), scores (len(heads), n, n_audio_ctx)) of (layer, head) pairs"""
-        x, scores = self.embed(tokens, pos), []
+        x, scores = self.embed(tokens, pos, tokens.shape[1]), []
         for number, (layer, token_cache, audio) in enumerate(zip(self.layers, cache.tokens, cache.audio)):
             x, _ = layer.read(x, token_cache, pos)
             wanted = [head for at, head in heads if at == number]
@@ -274,14 +286,20 @@ class Whisper(nn.Module):
 
     def new_cache(self, batch: int = 1) -> Cache:
         """Empty caches for one window, or for `batch` of them at a time."""
-        d, n_head = self.dims.n_state, self.dims.n_text_head
+        features = nn.State("features", (batch, self.dims.n_audio_ctx, self.dims.n_state))
+        return Cache(features, self.new_caches("tokens", batch, self.dims.n_text_ctx),
+                     self.new_caches("audio", batch, self.dims.n_audio_ctx))
 
-        def caches(name: str, capacity: int) -> list[nn.KVCache]:
-            return [nn.KVCache.new(f"{name}.{i}", batch, n_head, capacity, d // n_head)
-                    for i in range(self.dims.n_text_layer)]
+    def new_tree(self, width: int) -> Cache:
+        """The caches of one window, but with room for the tokens of `width` transcripts that share a prompt."""
+        n, half = self.dims.n_text_ctx, self.dims.n_text_ctx // 2
+        return replace(self.new_cache(), tokens=self.new_caches(f"tree{width}", 1, n - half + width * half))
 
-        features = nn.State("features", (batch, self.dims.n_audio_ctx, d))
-        return Cache(features, caches("tokens", self.dims.n_text_ctx), caches("audio", self.dims.n_audio_ctx))
+    def new_caches(self, name: str, batch: int, capacity: int) -> list[nn.KVCache]:
+        """One for each layer of the decoder."""
+        dims = self.dims
+        return [nn.KVCache.new(f"{name}.{i}", batch, dims.n_text_head, capacity, dims.n_state // dims.n_text_head)
+                for i in range(dims.n_text_layer)]
 
     def mel(self, samples: Tensor) -> dict[str, Tensor]:
         """samples (batch, n_samples, 1), or fewer -> log_mel (batch, n_frames, n_mels), peak () its largest value"""
@@ -315,6 +333,26 @@ class Whisper(nn.Module):
         x, cache = self.model.decoder(tokens, cache, pos, heard)  # (batch, n, n_state)
         x = row(x, last)  # (batch, n_state)
         return self.readout(self.model.decoder.embed_tokens.unembed(x)), cache  # logits (batch, n_vocab)
+
+    def plant(self, cache: Cache, tree: Cache) -> Cache:
+        """A prompt that was read into the cache -> tree that begins with it"""
+        pairs = zip(cache.tokens, tree.tokens)
+        return replace(tree, tokens=[to.update(one.k, one.v, 0) for one, to in pairs])
+
+    def grow(
+        self, tokens: Tensor, tree: Cache, pos: Tensor, place: Tensor, hidden: Tensor, first: Tensor, heard: Tensor, k: int
+    ) -> tuple[dict[str, Tensor], Cache]:
+        """One token of each of n transcripts -> what may follow each (`Readout.candidates`), tree
+
+        tokens i32 (1, n), all at position pos of their text, are kept at place .. place + n of the tree. Each sees the prompt
+        and what hidden (1, n, capacity) does not hide of the rest: the path to itself. So a transcript that goes on from
+        another needs no copy of it, and all tokens are rows of one product, in attention too. first (n, 1): the first
+        timestamp that may come.
+        """
+        decoder = self.model.decoder
+        x, tree = decoder.through(decoder.embed(tokens, pos, 1), tree, place, heard, hidden)  # (1, n, n_state)
+        logits = decoder.embed_tokens.unembed(x.reshape(tokens.shape[1], self.dims.n_state))  # (n, n_vocab)
+        return self.readout.candidates(logits, first, k), tree
 
     def align(
         self, tokens: Tensor, following: Tensor, cache: Cache, pos: Tensor, heard: Tensor, heads: Sequence[Sequence[int]],

@@ -91,6 +91,25 @@ def programs(network: Whisper) -> dict[str, Program]:
     return {program.name: program for program in entries}
 
 
+def tree(model: LoadedModel, width: int) -> dict[str, Program]:
+    """The entries plant_N and grow_N for N = width transcripts that are decoded together: loaded when they are first wanted.
+    They share the audio with the others, and begin with the prompt that was read there."""
+    network, cache, branches = model.network, model.network.new_cache(), model.network.new_tree(width)
+
+    def plant():
+        network.plant(cache, branches)
+
+    def grow(tokens, hidden, first, pos, place, heard):
+        outputs, _ = network.grow(tokens, branches, pos, place, hidden, first, heard, width + 1)
+        return outputs
+
+    capacity = branches.tokens[0].k.shape[2]
+    inputs = {"tokens": Spec((1, width), "i32"), "hidden": Spec((1, width, capacity)), "first": Spec((width, 1))}
+    entries = [trace(plant, {}, name=f"plant_{width}"),
+               trace(grow, inputs, ("pos", "place", "heard"), name=f"grow_{width}")]
+    return {program.name: program for program in entries}
+
+
 def contexts(dims: Dims) -> tuple[int, ...]:
     """Lengths of the encoder, in positions of 20 ms, that there are programs for: 5, 10, 20 and 30 s of a published Whisper."""
     n = dims.n_audio_ctx

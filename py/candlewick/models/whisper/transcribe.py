@@ -17,9 +17,10 @@ from typing import Any
 import numpy as np
 
 from candlewick.executors import Executor, Progress, Stopped
+from candlewick.models.whisper.beam import Search, decode_several
 from candlewick.models.whisper.decoding import Decoded, WindowDecoder, detect_language, rules_for
 from candlewick.models.whisper.mel import DYNAMIC_RANGE, FRAMES_PER_SECOND, HOP, SAMPLE_RATE, first_sample, n_samples, window
-from candlewick.models.whisper.programs import LoadedModel, alignment, contexts, load_model, shortened
+from candlewick.models.whisper.programs import LoadedModel, alignment, contexts, load_model, shortened, tree
 from candlewick.models.whisper.segments import TOO_SHORT, Piece, Timeline, cut, segment
 from candlewick.models.whisper.tokenizer import SECONDS_PER_TIMESTAMP
 from candlewick.models.whisper.words import Word, as_dict, find_words, fit, join_marks, shorten, usual_length
@@ -46,6 +47,10 @@ class TranscribeOptions:
     compression_ratio_threshold: float | None = 2.4  # text that zlib shrinks more is a loop
     logprob_threshold: float | None = -1.0  # a transcript less certain than this is tried again
     no_speech_threshold: float | None = 0.6
+    beam_size: int = 1  # transcripts that are followed at temperature 0; 1 is greedy
+    best_of: int = 1  # samples at a temperature above 0, of which the most probable one is taken
+    patience: float = 1.0  # a beam search ends when beam_size * patience transcripts have
+    length_penalty: float | None = None  # 0 to 1 (Wu et al. 2016); None: the mean log-probability of a token decides
     word_timestamps: bool = False  # when each word is said, by what the decoder looks at
     suppress_blank: bool = True
     max_initial_timestamp: float | None = 1.0  # seconds
@@ -58,8 +63,20 @@ class TranscribeOptions:
             raise ValueError(f"temperatures: wanted at least one number from 0 on, got {self.temperatures}")
         if self.task not in ("transcribe", "translate"):
             raise ValueError(f"task: there are transcribe and translate, got {self.task!r}")
+        search = self.search()
+        if search.beam_size > 1 and 0 not in self.temperatures:
+            raise ValueError(f"beam_size: {search.beam_size} beams are followed at temperature 0, and temperatures are "
+                             f"{self.temperatures}; use best_of, or let 0 be one of them")
+        if search.best_of > 1 and not any(self.temperatures):
+            raise ValueError(f"best_of: {search.best_of} samples are drawn at temperatures above 0, and there is none; use "
+                             "beam_size, or give such a temperature")
         if self.context not in ("full", "short"):
             raise ValueError(f"context: there are full and short, got {self.context!r}")
+
+
+    def search(self) -> Search:
+        """Those of how a window is decoded."""
+        return Search(self.beam_size, self.best_of, self.patience, self.length_penalty)
 
 
 class Transcriber:
@@ -74,6 +91,11 @@ class Transcriber:
         if not self._aligns:
             await self.executor.load(alignment(self.model), self.model.weights)
             self._aligns = True
+
+    async def load_tree(self, width: int) -> None:
+        """What decodes `width` transcripts together; at the first call for each."""
+        if f"grow_{width}" not in self.executor.programs:
+            await self.executor.load(tree(self.model, width), self.model.weights)
 
     async def load_context(self, n_ctx: int) -> None:
         """The encoder for n_ctx positions, one of `contexts`; at the first call for each."""
@@ -147,7 +169,7 @@ class Transcription:
     language_probability: float | None = None
     seek: int = 0  # frames done
     peak: float | None = None  # the largest log-mel value of the whole recording, once it is known
-    scale: float = 1.0  # of the samples, where they are in other units
+    unit: float = 1.0  # samples are divided by it, where they are in other units
     first_id: int = 0  # of the segments
     segments: list[dict[str, Any]] = field(default_factory=list)
     previous: list[int] = field(default_factory=list)  # tokens that the next window is told as context
@@ -162,6 +184,7 @@ class Transcription:
             self.tokenizer, self.dims.n_vocab, model.generation_config, timestamps=options.timestamps,
             suppress_blank=options.suppress_blank, max_initial_timestamp=options.max_initial_timestamp,
             seconds_per_timestamp=SECONDS_PER_TIMESTAMP)
+        self.search = options.search()
         self.timeline = Timeline(self.duration)
         self.rng = random.Random(options.seed)
         self.language = (options.language or None) if self.tokenizer.multilingual else "en"
@@ -210,18 +233,17 @@ class Transcription:
         while not self.asked_to_stop():
             short = self.n_frames <= self.dims.n_frames
             mel = await self.mel(start, ("log_mel", "peak") if short else ("peak",))
-            peak = max(peak, float(mel["peak"]))
+            peak = max(peak, float(mel["peak"]) + 2 * float(np.log10(mel["unit"])))  # the logarithm of a power
             start += self.dims.n_frames
             if not short:
                 total = -(-self.n_frames // self.dims.n_frames)
                 yield {"event": "progress", "stage": "mel", "done": min(start // self.dims.n_frames, total), "total": total,
-                       "levels": levels(mel["samples"])}
+                       "levels": levels(mel["samples"]), "seconds": self.duration}
             if start >= max(self.n_frames, 1):
                 break
-        if self._loudest > LOUDEST:  # in other units; the logarithm of the power follows
-            self.scale, self._heard = 1 / self._loudest, None
-            peak -= 2 * float(np.log10(self._loudest))
-        self.peak = peak
+        if self._loudest > LOUDEST:
+            self.unit, self._heard = self._loudest, None
+        self.peak = peak - 2 * float(np.log10(self.unit))
 
     async def hear_window(self) -> AsyncIterator[dict[str, Any]]:
         """Hear, decode, cut and move on by at least one frame."""
@@ -302,9 +324,10 @@ class Transcription:
                 if not np.isfinite(loudest):  # NaN passes through both
                     raise ValueError("audio: some samples are not finite numbers (NaN or infinity); the file is damaged")
                 self._loudest = max(self._loudest, loudest)
-                samples = window(audio, start, size, skipped) * np.float32(self.scale)
+                unit = self.unit if self.peak is not None or loudest <= LOUDEST else loudest  # the first pass does not know
+                samples = window(audio, start, size, skipped) / np.float32(unit)
                 found = await self.executor.run(entry, {"samples": samples}, fetch=fetch)
-                self._heard = place, {"samples": samples, **found}
+                self._heard = place, {"samples": samples, "unit": np.float64(unit), **found}
         return self._heard[1]
 
     async def encode(self) -> bool:
@@ -365,7 +388,12 @@ class Transcription:
         await decoder.read_prompt(self.previous, start)
         decoded = Decoded(0.0, 0.0)
         for temperature in temperatures:
-            async for decoded in decoder.decode(temperature, self.rng, room):
+            width = self.search.width(temperature)
+            if width > 1:
+                await self.transcriber.load_tree(width)
+            run = (decode_several(decoder, self.search, temperature, self.rng, room) if width > 1
+                   else decoder.decode(temperature, self.rng, room))
+            async for decoded in run:
                 self.ms["decode"] += (time.perf_counter() - began) * 1000
                 yield decoded
                 began = time.perf_counter()  # what the listener did in between is not decoding
@@ -420,7 +448,7 @@ class Transcription:
         done = self.seek / FRAMES_PER_SECOND if self.seek < self.n_frames else self.duration
         event = {"event": "progress", "stage": "transcribe", "done": done, "total": self.duration}
         if self.peak is not None and np.isfinite(self.peak):
-            event["state"] = {"seek": self.seek, "peak": self.peak, "scale": self.scale, "previous": self.previous,
+            event["state"] = {"seek": self.seek, "peak": self.peak, "unit": self.unit, "previous": self.previous,
                               "language": self.language, "language_probability": self.language_probability,
                               "reached": self.timeline.reached, "segments": self.first_id + len(self.segments)}
         return event
@@ -429,7 +457,7 @@ class Transcription:
         """Be where another run was when it told this state. Raises ValueError for what cannot be one."""
         try:
             self.seek, self.first_id, self.previous = int(state["seek"]), int(state["segments"]), [*map(int, state["previous"])]
-            self.peak, self.scale, self.timeline.reached = (float(state[key]) for key in ("peak", "scale", "reached"))
+            self.peak, self.unit, self.timeline.reached = (float(state[key]) for key in ("peak", "unit", "reached"))
             self.language, self.language_probability = state["language"], state["language_probability"]
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"state: wanted that of an earlier run's progress, got {error!r}; begin anew") from error
