@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.browser.engine_site import MINIATURE, answer_with, needs_miniature, noise_wav, open_page, serving
+from tests.browser.engine_site import MINIATURE, ROOT, answer_with, needs_miniature, noise_wav, open_page, serving
 from tests.browser.test_gpu_host import FAKE
 
 pytestmark = needs_miniature
@@ -124,6 +124,40 @@ def test_shaders_are_counted_while_they_compile(page):
     """)
     total = found[0][1]
     assert found[0] == [0, total] and found[-1] == [total, total] and len(found) == total + 1 > 10
+
+
+REQUESTS = {
+    "test-whisper": "say()",
+    "test-llama": """outcome(engine.generate({ prompt: 'once upon',
+        options: { max_tokens: 8, greedy: true, ignore_end: true, repeat_penalty: 1 } }))""",
+    "test-sam": "outcome(engine.predict({ id: 'a', points: [[20, 20]], labels: [1], box: null }))",
+}
+
+
+@pytest.mark.parametrize("model", REQUESTS)
+def test_no_run_waits_twice_or_makes_anything(page, model):
+    """A request like one before it: a run of an entry is one submit and one readback; no buffer, group or pipeline is made."""
+    if not (ROOT / "models" / model / "model.safetensors").is_file():
+        pytest.skip(f"models/{model} is missing")
+    found = on(page, """
+      await load("webgpu", argument);
+      if (argument === "test-sam") {
+        const rgba = new Uint8ClampedArray(60 * 40 * 4).map((_, i) => i * 7);
+        await engine.setImage({ id: "a", image: { rgba, width: 60, height: 40 } });
+      }
+      const runs = async () => Object.values((await engine.describe()).gpu.times).reduce((sum, time) => sum + time.runs, 0);
+      const ask = async () => REQUEST;
+      const first = await ask();
+      const before = { ...(await gpu()), runs: await runs() };
+      const second = await ask();
+      const after = { ...(await gpu()), runs: await runs() };
+      const made = Object.fromEntries(Object.keys(after).map((key) => [key, after[key] - before[key]]));
+      return { errors: [first.error ?? null, second.error ?? null], made };
+    """.replace("REQUEST", REQUESTS[model]), model)
+    made = found["made"]
+    assert found["errors"] == [None, None] and made["runs"] > 0
+    assert made["submits"] == made["maps"] == made["passes"] == made["runs"]
+    assert [made[key] for key in ("created", "live", "bytes", "groups", "pipelines", "modules")] == [0] * 6
 
 
 # ---- BR-43: the device goes away ------------------------------------------------------------------------------------
