@@ -20,6 +20,8 @@ const onGpu = (info) => info?.executor === "webgpu";
 export class Verify {
   /** @type {AbortController | null} */
   #stop = null;
+  /** Ops that were wrong so far. @type {string[]} */
+  #seen = [];
   /** The load that the outcome belongs to. @type {any} */
   #of = null;
   #timer = 0;
@@ -102,8 +104,9 @@ export class Verify {
     byId("verify-go", HTMLButtonElement).focus({ preventScroll: true });
   }
 
-  /** @param {{stage: string, done: number, total: number, file?: string}} event */
-  #tell({ stage, done, total, file = "" }) {
+  /** @param {{stage: string, done: number, total: number, file?: string, wrong?: string[]}} event */
+  #tell({ stage, done, total, file = "", wrong = [] }) {
+    this.#seen = wrong;
     const bar = byId("verify-bar", HTMLProgressElement);
     if (total > 0) bar.value = done / total;
     else bar.removeAttribute("value");
@@ -114,14 +117,20 @@ export class Verify {
 
   /** @param {Verified} found @param {number} ms @returns {Node[]} */
   #verdict(found, ms) {
-    const where = onGpu(found) ? "on this GPU" : "in this browser";
-    if (onGpu(found) && found.gpu) settings.set(keyOf(found.gpu), found.ok ? "" : wrongWords(found));
+    const where = placeOf(found.executor);
+    this.#remember(found.ok ? "" : wrongWords(found, found.executor));
     const facts = `${found.checks} comparisons with NumPy, of kernels alone and in one step of ${this.link.model.name}, in ${formatMs(ms)}.`;
     if (found.ok) {
       return [el("div", { class: "notice good" }, el("h3", { text: `All ${found.kernels} kernels agree with the reference ${where}` }),
         el("p", { text: facts })), errorsOf(found.rows)];
     }
-    return [this.#wrong(wrongWords(found), el("p", { text: `${facts} What it writes, hears or sees may be wrong without a sign.` })), errorsOf(found.rows)];
+    return [this.#wrong(wrongWords(found, found.executor), el("p", { text: `${facts} What it writes, hears or sees may be wrong without a sign.` })), errorsOf(found.rows)];
+  }
+
+  /** For later visits with this GPU and browser. @param {string} words what is wrong with it, or "" */
+  #remember(words) {
+    const { info } = this.link;
+    if (onGpu(info) && info.gpu) settings.set(keyOf(info.gpu), words);
   }
 
   /** Found at an earlier visit. @param {string} words */
@@ -143,11 +152,15 @@ export class Verify {
     /** @type {Verified | undefined} */
     const part = error?.data?.result;
     const wrong = part && !part.ok && part.failed > 0;
-    if (error?.code === "cancelled" && !wrong) {
+    if (error?.code === "cancelled" && !wrong && !this.#seen.length) {
       const words = part?.rows.length ? `The ${part.checks} comparisons up to there found nothing wrong.` : "Nothing is known yet.";
       return [el("div", { class: "notice" }, el("h3", { text: "Stopped" }), el("p", { text: words })), ...(part?.rows.length ? [errorsOf(part.rows)] : [])];
     }
-    if (part && wrong) return [this.#wrong(wrongWords(part), el("p", { text: "Stopped there." })), errorsOf(part.rows)];
+    if (wrong || this.#seen.length) this.#remember(part && wrong ? wrongWords(part, this.link.info?.executor) : `Wrong ${placeOf(this.link.info?.executor)}: ${listed(this.#seen)}`);
+    if (error?.code === "cancelled" && this.#seen.length && !part) {   // the engine was in the middle of something, and is a new one now
+      return [this.#wrong(`Wrong ${placeOf(this.link.info?.executor)}: ${listed(this.#seen)}`, el("p", { text: "Stopped there." }))];
+    }
+    if (part && wrong) return [this.#wrong(wrongWords(part, this.link.info?.executor), el("p", { text: "Stopped there." })), errorsOf(part.rows)];
     return [this.#wrong("The verification failed", el("p", { text: `${error?.message ?? error}` }))];
   }
 
@@ -166,12 +179,16 @@ export class Verify {
   }
 }
 
-/** @param {Verified} found */
-function wrongWords({ rows, failed, executor }) {
+/** @param {Verified} found @param {string} executor */
+function wrongWords({ rows, failed }, executor) {
   const names = [...new Set(rows.filter((row) => !row.ok).map(({ op }) => op))];
-  const list = `${names.slice(0, 4).join(", ")}${names.length > 4 ? " and more" : ""}`;
-  return `${failed === 1 ? "1 kernel is" : `${failed} kernels are`} wrong ${executor === "wasm" ? "in this browser" : "on this GPU"}: ${list}`;
+  return `${failed === 1 ? "1 kernel is" : `${failed} kernels are`} wrong ${placeOf(executor)}: ${listed(names)}`;
 }
+
+/** @param {string} executor */
+const placeOf = (executor) => (executor === "webgpu" ? "on this GPU" : "in this browser");
+/** @param {string[]} names */
+const listed = (names) => `${names.slice(0, 4).join(", ")}${names.length > 4 ? " and more" : ""}`;
 
 /** @param {any} gpu Adapter & GpuFacts @returns {Array<[string, string | null]>} */
 function gpuFacts({ name, vendor, architecture, software, features = [], limits = {}, bytes, buffers, peak, times }) {
@@ -183,7 +200,7 @@ function gpuFacts({ name, vendor, architecture, software, features = [], limits 
     ["Largest buffer", size("maxBufferSize")],
     ["Largest binding", size("maxStorageBufferBindingSize")],
     ["Workgroup", limits.maxComputeInvocationsPerWorkgroup ? `${limits.maxComputeInvocationsPerWorkgroup} threads, ${size("maxComputeWorkgroupStorageSize")}` : null],
-    ["Subgroup", limits.subgroupMaxSize ? `${limits.subgroupMinSize} to ${limits.subgroupMaxSize} threads` : null],
+    ["Subgroup", limits.subgroupMaxSize ? `${limits.subgroupMinSize === limits.subgroupMaxSize ? "" : `${limits.subgroupMinSize} to `}${limits.subgroupMaxSize} threads` : null],
     ["GPU memory", bytes ? `${formatBytes(bytes)} in ${buffers} buffers` : null],
     ["At most so far", peak ? formatBytes(peak) : null],
     ...Object.entries(times ?? {}).filter(([, each]) => each.runs).map(([entry, { runs, gpu_ms: ms }]) => /** @type {[string, string]} */ (

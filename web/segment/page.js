@@ -197,6 +197,8 @@ async function findEverything() {
       if (event.event === "progress" && event.stage === "everything") {
         [mine.done, mine.total] = [event.done, event.total];
         showProgress();
+      } else if (event.event === "restart") {              // all regions come once more
+        mine.found.length = 0;
       } else if (event.event === "region") {
         mine.found.push({ logits: event.logits, iou: event.iou });
       }
