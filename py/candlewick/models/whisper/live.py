@@ -27,7 +27,7 @@ from candlewick.models.whisper.programs import contexts
 from candlewick.models.whisper.segments import Timeline, segment
 from candlewick.models.whisper.tokenizer import SECONDS_PER_TIMESTAMP
 from candlewick.models.whisper.transcribe import MARGIN, TranscribeOptions, Transcriber
-from candlewick.models.whisper.utterances import LEAST_ACTIVE, Utterance, Utterances
+from candlewick.models.whisper.utterances import Utterance, Utterances
 from candlewick.models.whisper.words import CLOSING, as_dict, find_words, join_marks, shorten
 
 STEP = 0.4  # seconds of new sound that are worth a pass
@@ -98,9 +98,10 @@ class LiveSession:
         began = time.perf_counter()
         try:
             while self.utterances.ended:
-                utterance = self.utterances.ended[0]
-                event = await self._conclude(utterance)
-                self.utterances.ended.pop(0)  # now it is done with, also if it had to be stopped
+                event = await self._conclude(self.utterances.ended[0])
+                if event is None:
+                    return
+                self.utterances.ended.pop(0)
                 yield event
             current = self.utterances.current
             if current is not None and self._due(current):
@@ -126,7 +127,7 @@ class LiveSession:
 
     def _due(self, current: Utterance) -> bool:
         """Whether another pass may tell more than the last one."""
-        if current.n_active < LEAST_ACTIVE or current.heard >= current.settled:
+        if not current.speech or current.heard >= current.settled:
             return False
         if self.utterances.n_samples >= current.settled:
             return True  # the last word is complete
@@ -168,14 +169,17 @@ class LiveSession:
         return {"event": "hypothesis", "start": self._seconds(utterance.first_active), "stable": stable,
                 "unstable": whole[len(stable) :], "heard": self._seconds(utterance.heard)}
 
-    async def _conclude(self, utterance: Utterance) -> dict[str, Any]:
-        """The segment of an utterance that has ended: of the pass before, if that heard all of its speech, else of one more."""
+    async def _conclude(self, utterance: Utterance) -> dict[str, Any] | None:
+        """The segment of an utterance that has ended: of the pass before, if that heard all of its speech, else of one more.
+        None if it was stopped."""
         known = utterance.heard >= min(utterance.end, utterance.settled) and not self._bad(utterance)
         for temperature in () if known else self.options.temperatures:
             # what a shortened context did not do well is heard again as a whole window
             whole = utterance.decoded is not None and self._bad(utterance)
             fine = await self._listen(utterance, temperature, whole)
-            if self.stop() or (fine and not self._bad(utterance)):
+            if self.stop():
+                return None
+            if fine and not self._bad(utterance):
                 break
         decoded = utterance.decoded
         tokens = utterance.hypothesis if decoded is not None else utterance.committed
@@ -214,7 +218,6 @@ class LiveSession:
     async def _listen(self, utterance: Utterance, temperature: float = 0.0, whole: bool = False) -> bool:
         """Hears an utterance and decodes what follows `committed`; False if that came to nothing: it was stopped, or loops."""
         sound = utterance.sound
-        most = round(TOKENS_PER_SECOND * len(sound) / SAMPLE_RATE) + SPARE_TOKENS
         full = self.dims.n_audio_ctx
         fitting = [n for n in contexts(self.dims)[1:] if n == full or 2 * n >= len(sound) / HOP + MARGIN]
         for n_ctx in [full] if whole else fitting[:2]:  # the shorter, the sooner does it loop
@@ -222,12 +225,12 @@ class LiveSession:
             if self.language is None:
                 self.language, _ = await detect_language(self.executor, self.tokenizer, self.dims.n_text_ctx, n_ctx)
             logprobs: list[float] = []  # of the new tokens
-            decoded = await self._decode(reader, utterance.committed, temperature, most, logprobs)
+            decoded = await self._decode(reader, utterance, temperature, logprobs)
             if decoded is None:
                 return False
             self.n_passes += 1
             utterance.heard, utterance.decoded = utterance.start + len(sound), decoded
-            if not self._loops(decoded) and len(decoded.tokens) < most:
+            if not self._loops(utterance, decoded):
                 silent = not utterance.committed and self._is_silence(decoded)
                 utterance.hypothesis, utterance.logprobs = [] if silent else decoded.tokens, logprobs
                 return True
@@ -244,10 +247,11 @@ class LiveSession:
         await self.executor.run(f"remember{suffix}", {}, fetch=())
         return TokenReader(self.executor, self.dims.n_text_ctx, n_ctx)
 
-    async def _decode(self, reader: TokenReader, committed: Sequence[int], temperature: float, most: int,
-                      logprobs: list[float]) -> Decoded | None:
-        """What follows `committed`, at most so many tokens in all; None if it was stopped."""
-        tokenizer, rules = self.tokenizer, self.rules
+    async def _decode(
+        self, reader: TokenReader, utterance: Utterance, temperature: float, logprobs: list[float]
+    ) -> Decoded | None:
+        """What follows `committed`, and the log-probability of each of its tokens; None if it was stopped."""
+        tokenizer, rules, committed = self.tokenizer, self.rules, utterance.committed
         before = (self.prompt + self.previous)[-(reader.n_text_ctx // 2 - 1) :]
         start = tokenizer.prompt(self.language or "en", self.options.task, False)
         context = [tokenizer.start_of_prev, *before] if before else []
@@ -266,7 +270,7 @@ class LiveSession:
             logprobs.append(logprob)
             if token != rules.eot:
                 done.tokens.append(token)
-            if token == rules.eot or len(done.tokens) >= most or reader.pos + 1 >= reader.n_text_ctx:
+            if token == rules.eot or len(done.tokens) >= self._most(utterance) or reader.pos + 1 >= reader.n_text_ctx:
                 self.n_tokens += len(logprobs)
                 done.text = tokenizer.decode(done.tokens)
                 # as if all were as sure as the new ones
@@ -277,14 +281,19 @@ class LiveSession:
 
     # ---- judging ----------------------------------------------------------------------------------------------------
 
-    def _loops(self, decoded: Decoded) -> bool:
-        most = self.options.compression_ratio_threshold
-        return most is not None and decoded.compression_ratio > most
+    def _most(self, utterance: Utterance) -> int:
+        """Tokens that can have been said."""
+        return round(TOKENS_PER_SECOND * len(utterance.sound) / SAMPLE_RATE) + SPARE_TOKENS
+
+    def _loops(self, utterance: Utterance, decoded: Decoded) -> bool:
+        threshold = self.options.compression_ratio_threshold
+        return threshold is not None and (
+            decoded.compression_ratio > threshold or len(decoded.tokens) >= self._most(utterance))
 
     def _bad(self, utterance: Utterance) -> bool:
         """Its last pass is a loop, or a guess."""
         decoded, least = utterance.decoded, self.options.logprob_threshold
-        return decoded is not None and (self._loops(decoded) or (least is not None and decoded.avg_logprob < least))
+        return decoded is not None and (self._loops(utterance, decoded) or (least is not None and decoded.avg_logprob < least))
 
     def _is_silence(self, decoded: Decoded) -> bool:
         """As for whole recordings: nobody speaks, the model says, and it is not sure of the words it found either."""

@@ -10,6 +10,7 @@ some seconds after it began. What to make of active frames (onsets, pauses) is t
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 
 import numpy as np
@@ -20,7 +21,8 @@ HOP = 320  # samples from frame to frame, 20 ms
 N_FFT = 512  # samples that a frame looks at, 32 ms
 EDGES = (200, 400, 800, 1600, 3200, 6400)  # Hz: octaves between them. Mains hum lies mostly below
 RISE = 7.0  # decibels above the floor, mean of the two octaves that rise most
-SMOOTHING = 0.7, 0.4  # of the energy from frame to frame: for the floor (60 ms), for what rises above it
+SMOOTHING = 0.7  # of the energy from frame to frame, for the floor: about 60 ms
+MEAN = 3  # frames whose mean is held against the floor; a knock is over after them
 MEMORY = 6, 25  # the floor is the least of so many stretches of so many frames: 3 s
 QUIETEST = -104.0  # dB of full scale in an octave; 16-bit dither lies below in each of them
 
@@ -35,45 +37,41 @@ class Detector:
         # power of a full-scale sine is 1 in the bin it lies in
         self._scale = 4 / float(self._window.sum()) ** 2
         self._tail = np.empty(0, np.float32)
-        self._slow: np.ndarray | None = None  # (bands,) power, smoothed for the floor
-        self._fast = np.empty(0)  # and to rise above it
-        self._stretches: list[np.ndarray] = []  # least power of each stretch, the one under way last
+        self._smooth: list[float] = []  # (bands,) power, for the floor
+        self._last: list[list[float]] = []  # (bands,) power of the last MEAN frames
+        self._stretches: list[list[float]] = []  # least power of each stretch, the one under way last
         self._frames = 0
 
-    def push(self, samples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """samples float32 (n,), behind those before -> for each frame that is complete: active, level in dB.
+    def push(self, samples: np.ndarray) -> tuple[list[float], list[float]]:
+        """samples float32 (n,), behind those before -> for each frame that is complete: how far two octaves rise above their
+        floors, in decibels (more than RISE is active); and its level in dB of full scale.
 
         Frame i looks at samples i * HOP .. i * HOP + N_FFT of all that was pushed.
         """
         sound = np.concatenate([self._tail, samples])
         n = max(0, (len(sound) - N_FFT) // HOP + 1)
         self._tail = sound[n * HOP :].copy()
-        active, level = np.zeros(n, bool), np.full(n, QUIETEST, np.float32)
         if not n:
-            return active, level
+            return [], []
         frames = np.lib.stride_tricks.sliding_window_view(sound, N_FFT)[: (n - 1) * HOP + 1 : HOP]
         power = np.abs(np.fft.rfft(frames * self._window)) ** 2 * self._scale  # (n, bins)
-        bands = np.stack([power[:, bins].sum(1) for bins in self._bands], 1)  # (n, bands)
-        quietest = 10 ** (QUIETEST / 10)
-        for i, energy in enumerate(bands):
-            rise = self._rise(np.maximum(energy, quietest))
-            active[i] = rise > RISE
-        level[:] = 10 * np.log10(np.maximum(bands.sum(1), quietest))
-        return active, level
+        least = 10 ** (QUIETEST / 10)
+        bands = np.maximum(np.stack([power[:, bins].sum(1) for bins in self._bands], 1), least)  # (n, bands)
+        level = 10 * np.log10(bands.sum(1))
+        return [self._rise(energy) for energy in bands.tolist()], level.tolist()
 
-    def _rise(self, energy: np.ndarray) -> float:
+    def _rise(self, energy: list[float]) -> float:
         """energy (bands,) of the next frame -> decibels that the two highest rise above their floors."""
+        # plain numbers: of five, Python makes less work than NumPy
         stretches, length = MEMORY
-        if self._slow is None:
-            self._slow = self._fast = energy
-        slow, fast = SMOOTHING
-        self._slow = slow * self._slow + (1 - slow) * energy
-        self._fast = fast * self._fast + (1 - fast) * energy
+        smooth = [SMOOTHING * s + (1 - SMOOTHING) * e for s, e in zip(self._smooth or energy, energy)]
+        self._smooth = smooth
+        self._last = [*self._last[1 - MEAN :], energy]
         if self._frames % length == 0:
-            self._stretches = [*self._stretches[1 - stretches :], self._slow]
+            self._stretches = [*self._stretches[1 - stretches :], smooth]
         else:
-            self._stretches[-1] = np.minimum(self._stretches[-1], self._slow)
+            self._stretches[-1] = [min(s, new) for s, new in zip(self._stretches[-1], smooth)]
         self._frames += 1
-        floor = np.min(self._stretches, 0)
-        over = np.sort(10 * np.log10(self._fast / floor))
-        return float(over[-2:].mean())
+        over = sorted(sum(last) / len(last) / min(floor)
+                      for last, floor in zip(zip(*self._last), zip(*self._stretches)))
+        return 5 * math.log10(over[-1] * over[-2])
