@@ -172,12 +172,16 @@ export class Device {
     buffer.destroy();
   }
 
-  /** @template T @param {Promise<T>} work @returns {Promise<T>} EngineError device_lost when the device goes or says nothing */
-  async inTime(work) {
+  /**
+   * @template T @param {Promise<T>} work @param {number} [times] how many times the usual wait it may take
+   * @returns {Promise<T>} EngineError device_lost when the device goes or says nothing
+   */
+  async inTime(work, times = 1) {
+    const ms = this.#waitMs * times;
     work.catch(() => {}); // whoever loses the race is heard by nobody
     try {
-      return await within(Promise.race([work, this.#loss]), this.#waitMs, () => {
-        this.lost ||= `it did not answer within ${this.#waitMs / 1000} s`;
+      return await within(Promise.race([work, this.#loss]), ms, () => {
+        this.lost ||= `it did not answer within ${ms / 1000} s`;
         return this.#lostError();
       });
     } catch (error) {

@@ -18,6 +18,9 @@ const FLIGHT_BYTES = 64 << 20;
 /** A larger buffer for readbacks is not kept for the next run. */
 const KEPT_BYTES = 16 << 20;
 
+/** Compilers of some drivers take seconds for a kernel: all of a model may take so many times the wait for a run. */
+const COMPILE_TIMES = 10;
+
 // bits of GPUBufferUsage
 const MAP_READ = 0x1;
 const COPY_SRC = 0x4;
@@ -234,7 +237,7 @@ export class GpuHost {
       onProgress?.(++done, pipelines.length);
       return pipeline;
     });
-    const made = await this.#device.inTime(Promise.all(compiling));
+    const made = await this.#device.inTime(Promise.all(compiling), COMPILE_TIMES);
     const [found, fault] = this.#device.scoped(() =>
       Object.entries(entries).map(([name, steps]) => /** @type {[string, Step[]]} */ ([name, steps.map(this.#step(made))])),
     );

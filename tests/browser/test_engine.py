@@ -231,6 +231,33 @@ def test_memory_stays_flat(context, ours):
     page.close()
 
 
+GROW = """async () => {
+  const picture = (id, width, height) => {
+    const rgba = new Uint8ClampedArray(4 * width * height).map((_, i) => i * 7);
+    return engine.setImage({ id, image: { rgba, width, height } });
+  };
+  const ask = (id) => engine.predict({ id, points: [[20, 12]], labels: [1], box: null });
+  const heap = async () => (await engine.describe()).memory.python;
+  await picture("small", 60, 40);
+  const { masks } = await ask("small");
+  const seen = [...masks], before = await heap();
+  await picture("large", 5000, 4000);
+  await ask("large");
+  const same = masks.every((value, i) => Object.is(value, seen[i]));
+  return { own: masks.buffer.byteLength === masks.byteLength, same, grown: (await heap()) - before, some: masks.some(Boolean) };
+}"""
+
+
+@pytest.mark.skipif(not (ROOT / "models" / "test-sam" / "model.safetensors").is_file(), reason="models/test-sam is missing")
+def test_answers_are_copies(context, ours):
+    """BR-41: what an answer holds is no view of Python's heap: it stays as it was when that is let go of and the heap grows."""
+    page = open_page(context, ours)
+    load(page, "test-sam", threads=1)
+    found = page.evaluate(GROW)
+    assert found["own"] and found["same"] and found["some"] and found["grown"] > 0, found
+    page.close()
+
+
 @needs_miniature
 def test_loading_again_and_again_gives_memory_back(context, ours):
     page = open_page(context, ours)
