@@ -130,7 +130,8 @@ def main() -> None:
             ordered = all(a["end"] <= b["start"] for a, b in pairwise(segments))
             words = re.sub(r"[^a-z ]", "", result["text"].lower())
             report |= {"file_bytes": file.stat().st_size, "segments": len(segments), "in_order": ordered,
-                       "words": len(words.split()), "phrase": {"said": times, "found": words.count(options.phrase)}, "last_end": segments[-1]["end"]}
+                       "words": len(words.split()), "phrase": {"said": times, "found": words.count(options.phrase)},
+                       "last_end": segments[-1]["end"]}
         print(json.dumps(report, indent=1))
     except Failure as failure:
         sys.exit(f"error: {failure}")

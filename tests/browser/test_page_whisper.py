@@ -199,6 +199,25 @@ def test_options_reach_the_model(page):
     with page.expect_download() as got:
         page.get_by_role("button", name="Download everything as JSON").click()
     assert {s["temperature"] for s in json.load(open(got.value.path()))["segments"]} == {1}
+    page.get_by_label("Temperature").select_option("0")
+    page.get_by_label("Search", exact=True).select_option("3")
+    page.get_by_label("Fast mode for short sounds").check()
+    try_sample(page)
+    assert "small candle" in words(page)
+    page.get_by_text("Finer points").click()
+    page.get_by_label("Patience of the beam").fill("9")  # out of its range: the default is taken
+    sent = page.evaluate("async () => (await import('/web/whisper/options.js')).options()")
+    assert sent["beam_size"] == 3 and sent["context"] == "short" and sent["temperatures"] == [0] and "patience" not in sent
+    page.get_by_label("Patience of the beam").fill("2")
+    page.get_by_label("Length penalty").fill("0.6")
+    page.get_by_label("Tries where it guesses").select_option("5")
+    sent = page.evaluate("async () => (await import('/web/whisper/options.js')).options()")
+    assert (sent["patience"], sent["length_penalty"], sent["best_of"]) == (2, 0.6, 5)
+    page.get_by_label("Search", exact=True).select_option("1")
+    expect(page.get_by_label("Patience of the beam")).to_be_disabled()
+    page.get_by_label("Tries where it guesses").select_option("1")
+    page.get_by_label("Fast mode for short sounds").uncheck()
+    page.get_by_text("Finer points").click()
     page.get_by_label("Words to expect").fill("")
     page.get_by_label("Temperature").select_option("auto")
     page.get_by_label("Use what was said before").check()
