@@ -47,8 +47,14 @@ def operations(instruction: Any, position: int = 0) -> int:
         return 0
     if op == "linear":
         return 2 * elements * args[1].shape[1]
-    if op == "conv1d":
-        return 2 * elements * args[1].shape[1] * args[1].shape[2]
+    if op in ("conv1d", "conv2d"):
+        return 2 * elements * math.prod(args[1].shape[1:])
+    if op == "conv_transpose2d":
+        return 2 * elements * args[1].shape[0]
+    if op == "matmul":
+        return 2 * elements * args[0].shape[-1]
+    if op == "window_attention":
+        return 4 * elements * instruction.attrs["window"] ** 2
     if op == "attention":
         batch, heads, queries, width = args[0].shape
         keys = keys_seen(instruction, position)

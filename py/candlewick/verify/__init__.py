@@ -84,8 +84,8 @@ def failed(allowed: float, why: str) -> dict[str, Any]:
 # ---- every kernel -----------------------------------------------------------------------------------------------
 
 
-def traced(case: Case) -> tuple[Program, Weights]:
-    """The case's Program, and its weights in one file in memory."""
+def traced(case: Case, number: str = "") -> tuple[Program, Weights]:
+    """The case's Program, and its weights in one file in memory. number: ends their names, to have several."""
 
     class Holder(nn.Module):
         pass
@@ -93,8 +93,8 @@ def traced(case: Case) -> tuple[Program, Weights]:
     holder, data, bound = Holder(), b"", {}
     for name, part in case.data().items():
         dtype, shape = case.weights[name]
-        setattr(holder, name, nn.Parameter(shape, dtype, name))
-        bound[name] = TensorInfo(name, dtype, shape, "weights", len(data), len(data) + len(part))
+        setattr(holder, name, nn.Parameter(shape, dtype, name + number))
+        bound[name + number] = TensorInfo(name + number, dtype, shape, "weights", len(data), len(data) + len(part))
         data += part
     specs = {n: Spec(a.shape, "i32" if a.dtype == np.int32 else "f32") for n, a in case.arrays().items()}
     program = trace(lambda **symbols: case.fn(holder, **symbols), specs, tuple(case.scalars))
