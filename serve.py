@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parent
 sys.path.insert(0, str(ROOT))
 
 from setup.fetch import SetupError
-from setup.server import Server, explain_bind
+from setup.server import Server, explain_bind, origin
 from setup.steps import Setup
 
 
@@ -26,6 +26,8 @@ def main() -> int:
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default 127.0.0.1: this machine only)")
     parser.add_argument("--port", type=int, default=8000, help="port to listen on (default 8000; 0 takes a free one)")
     parser.add_argument("--open", action="store_true", help="open the page in the browser")
+    parser.add_argument("--mirror", action="append", default=[], metavar="ORIGIN", type=origin,
+                        help="allow pages to fetch models from this server too (https://example.org); may be given again")
     parser.add_argument("--verbose", action="store_true", help="print a line for each request")
     options = parser.parse_args()
     if not 0 <= options.port <= 65535:
@@ -40,7 +42,7 @@ def main() -> int:
         print("Everything is in place. python3 serve.py serves it; .venv/bin/candlewick is the command line.")
         return 0
     try:
-        server = Server(ROOT, options.host, options.port, options.verbose)
+        server = Server(ROOT, options.host, options.port, options.verbose, options.mirror)
     except OSError as error:
         print(explain_bind(error, options.host, options.port), file=sys.stderr)
         return 1

@@ -9,11 +9,13 @@ from __future__ import annotations
 import errno
 import gzip
 import os
+import re
 import socket
 import socketserver
 import sys
 import threading
 from collections import OrderedDict
+from collections.abc import Iterable
 from email.utils import formatdate
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -24,6 +26,7 @@ from urllib.parse import parse_qs
 from setup.paths import Found, Moved, Refused, locate
 from setup.ranges import Unsatisfiable, accepts_gzip, etag_matches, parse_range
 
+CONNECT = "connect-src 'self' blob:"
 # On every answer. Isolation (the first three) gives pages shared memory, hence WASM threads.
 HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
@@ -34,7 +37,7 @@ HEADERS = {
             "default-src 'self'",
             "script-src 'self' 'wasm-unsafe-eval'",
             "worker-src 'self' blob:",
-            "connect-src 'self' blob:",
+            CONNECT,
             "img-src 'self' blob: data:",
             "media-src 'self' blob: data:",
             "style-src 'self'",
@@ -55,6 +58,14 @@ SERVICE_WORKER = Path("web/sw.js")  # lives in web/ but may look after the whole
 GZIP_FROM, GZIP_TO = 1 << 10, 8 << 20  # bytes: below it is not worth it, above it delays the answer
 GZIP_CACHE = 32 << 20  # bytes of compressed files kept
 IDLE_SECONDS = 75
+
+
+def origin(text: str) -> str:
+    """scheme://host[:port], as a content security policy names a server. Raises ValueError for anything else."""
+    found = re.fullmatch(r"https?://[A-Za-z0-9.-]+(:[0-9]{1,5})?/?", text)
+    if not found:
+        raise ValueError(f"wanted an origin such as https://example.org, got {text!r}")
+    return text.rstrip("/")
 
 
 class GzipCache:
@@ -168,7 +179,7 @@ class Handler(BaseHTTPRequestHandler):
     def answer(self, status: int, headers: dict[str, str], body: bytes = b"", length: int | None = None) -> None:
         """Status line, headers (those of every answer too) and, unless the request was HEAD, the body."""
         self.send_response(status)
-        for name, value in {**HEADERS, **headers}.items():
+        for name, value in {**self.server.headers, **headers}.items():
             self.send_header(name, value)
         if status != HTTPStatus.NOT_MODIFIED:
             self.send_header("Content-Length", str(len(body) if length is None else length))
@@ -231,8 +242,12 @@ class Server(ThreadingHTTPServer):
     allow_reuse_address = os.name != "nt"  # restart at once; on Windows the flag would steal a taken port
     request_queue_size = 128
 
-    def __init__(self, root: str | Path, host: str = "127.0.0.1", port: int = 8000, verbose: bool = False):
+    def __init__(self, root: str | Path, host: str = "127.0.0.1", port: int = 8000, verbose: bool = False,
+                 mirrors: Iterable[str] = ()):
+        """mirrors: origins that pages may fetch from besides this one."""
         self.root = Path(os.path.realpath(root))
+        policy = HEADERS["Content-Security-Policy"].replace(CONNECT, " ".join((CONNECT, *mirrors)))
+        self.headers = {**HEADERS, "Content-Security-Policy": policy}
         self.verbose = verbose
         self.gzip_cache = GzipCache()
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]

@@ -1,6 +1,7 @@
 /** A checkpoint's folder, or a person's own files, as byte sources by name. */
 
 import { BlobSource, READ_BACK, fetchFile, fromStore, get, getJson } from "./files.js";
+import { checkMirror, ofMirror } from "./mirror.js";
 import { EngineError } from "./protocol.js";
 import { Sha256 } from "./sha256.js";
 
@@ -27,7 +28,8 @@ const USUAL = [
  * All files of a checkpoint, by name.
  * @param {string | null} url of the checkpoint's folder
  * @param {File[] | undefined} own a person's own files, instead of a URL
- * @param {{store: Store | null, onBytes?: OnBytes, signal?: AbortSignal, warn?: (message: string) => void}} how
+ * @param {{store: Store | null, mirror?: string | null, onBytes?: OnBytes, signal?: AbortSignal, warn?: (message: string) => void}} how
+ *   mirror: where the files are fetched instead of beside their manifest
  * @returns {Promise<{name: string, sources: Map<string, Source>, keys: string[]}>} keys: entries of the store that are used
  */
 export async function openCheckpoint(url, own, how) {
@@ -60,6 +62,7 @@ export async function openCheckpoint(url, own, how) {
   };
   /** @type {Map<string, Source>} */
   const sources = new Map();
+  const from = how.mirror ? new URL(`${encodeURIComponent(name)}/`, checkMirror(how.mirror)) : folder;
   const keys = files.map((file) => `${name}~${file.path}~${file.sha256.slice(0, 16)}`);
   // the first that fails ends the others, and all have ended before anybody is told
   const others = new AbortController();
@@ -69,12 +72,12 @@ export async function openCheckpoint(url, own, how) {
   await Promise.all(
     files.map(async (file, i) => {
       try {
-        const source = await fetchFile(new URL(file.path, folder), file, { ...how, signal, onBytes, key: keys[i] });
+        const source = await fetchFile(new URL(file.path, from), file, { ...how, signal, onBytes, key: keys[i] });
         sources.set(file.path, source);
         onBytes(file.bytes, file.bytes, file.path);
         await how.store?.removeOthers(`${name}~${file.path}~`, keys[i]);
       } catch (error) {
-        failure ??= error;
+        failure ??= how.mirror ? ofMirror(error, from) : error;
         others.abort();
       }
     }),

@@ -13,9 +13,11 @@ import { features } from "./features.js";
 import { EngineError } from "./protocol.js";
 
 export { EngineError, features };
+export { checkMirror } from "./mirror.js";
+export { keepOwn, keptFiles, removeStored, stored } from "./stored.js";
 
 /** Requests that need no model. */
-const WITHOUT_MODEL = ["load", "unload", "describe"];
+const WITHOUT_MODEL = ["load", "unload", "describe", "examine"];
 /** A worker must say something at least this often until it has answered its first request. */
 const START_MS = 30000;
 /** A cancel must be answered in this time. */
@@ -95,6 +97,14 @@ export class Engine {
   /** @param {import("./protocol.js").GenerateParams} params @param {RequestOptions} [options] @returns {Promise<import("./protocol.js").Generated>} */
   generate(params, options) {
     return this.request("generate", params, options);
+  }
+
+  /**
+   * What a person's own files are and will take, from their headers, before they are loaded.
+   * @param {{files: File[]}} params @param {RequestOptions} [options] @returns {Promise<import("./protocol.js").Examined>}
+   */
+  examine(params, options) {
+    return this.request("examine", params, options);
   }
 
   /**

@@ -34,11 +34,25 @@ export const MEDIABUNNY = "1.61.0";
  * @property {"auto" | "wasm" | "webgpu" | "numpy"} [executor]
  * @property {number} [threads] asked for; fewer may be used, and the answer says why
  * @property {number} [capacity] language models: tokens that can be read, prompt and answer together; never more than the file allows
+ * @property {"whisper" | "sam" | "llama"} [family] a checkpoint of another is refused, in words that say where it belongs
+ * @property {string | null} [mirror] address below which the model's files are fetched, as MIRROR/CHECKPOINT/FILE; what they are is
+ *   still said by the manifest beside `model`, and checked
  */
 
 /**
- * @typedef {{kind: "wav", bytes: ArrayBuffer | Blob} | {kind: "media", file: Blob} | {kind: "pcm", channels: Float32Array[], rate: number}} AudioParams
- *   wav: a WAV file, a Blob is read by ranges; media: any file with a sound track, decoded by pieces (fails with
+ * @typedef {object} Examined
+ * @property {string} family
+ * @property {number} bytes of the files
+ * @property {number} parameters
+ * @property {Record<string, number>} dtypes parameters of each type
+ * @property {number} memory bytes that it will take, about
+ * @property {number} most bytes that a model may take in this browser
+ */
+
+/**
+ * @typedef {{kind: "wav", bytes: ArrayBuffer | Blob} | {kind: "media", file: Blob, seconds?: number | null} | {kind: "pcm", channels: Float32Array[], rate: number}} AudioParams
+ *   wav: a WAV file, a Blob is read by ranges; media: any file with a sound track (and how long its head
+ *   says that it is), decoded by pieces (fails with
  *   `data.whole` where the browser cannot do that: decode it whole and send pcm); pcm: samples, one array a channel, rate in Hz
  */
 
@@ -136,7 +150,7 @@ export const MEDIABUNNY = "1.61.0";
  */
 
 /**
- * @typedef {"load" | "transcribe" | "live_start" | "live_push" | "live_end" | "generate" | "set_image" | "predict" | "everything" | "embedding" | "prepare" | "profile" | "verify" | "describe" | "unload"} Method
+ * @typedef {"load" | "transcribe" | "live_start" | "live_push" | "live_end" | "generate" | "set_image" | "predict" | "everything" | "embedding" | "prepare" | "profile" | "verify" | "describe" | "examine" | "unload"} Method
  */
 
 /**
@@ -154,6 +168,7 @@ export const MEDIABUNNY = "1.61.0";
  *   | {id: number, method: "profile", params: {entry: string, rounds?: number, position?: number}}
  *   | {id: number, method: "verify", params: {model?: boolean}}
  *   | {id: number, method: "describe", params: {}}
+ *   | {id: number, method: "examine", params: {files: File[]}}
  *   | {id: number, method: "unload", params: {}}} Request
  */
 
@@ -242,7 +257,7 @@ export const MEDIABUNNY = "1.61.0";
 
 /**
  * @typedef {{id: number, event: "progress", stage: "runtime" | "download" | "memory" | "weights" | "shaders" | "prepare" | "mel" | "transcribe" | "everything" | "verify" | "verify model",
- *     done: number, total: number, unit: "bytes" | "steps" | "seconds", file?: string, levels?: number[], state?: object}
+ *     done: number, total: number, unit: "bytes" | "steps" | "seconds", file?: string, levels?: number[], seconds?: number, state?: object, wrong?: string[]}
  *   | {id: number, event: "token", text: string, start: number, token: number | null, logprob: number | null, top: Likely[]}
  *   | {id: number, event: "hypothesis", start: number, stable: string, unstable: string, heard: number}
  *   | {id: number, event: "prefill", done: number, total: number}
@@ -251,9 +266,9 @@ export const MEDIABUNNY = "1.61.0";
  *   | {id: number, event: "restart", executor: string, reason: string}
  *   | {id: number, event: "log", level: "info" | "warning" | "error", message: string}} Notification
  *   id 0 belongs to no request: start-up of the worker, news of the cache
- *   progress "mel" is the first pass over a long recording, with the levels (0..1, two a second) of what it passed;
+ *   progress "mel" is the first pass over a long recording, with the levels (0..1, two a second) of what it passed and the seconds in all;
  *   "transcribe" may carry the state to go on from
- *   progress "verify" and "verify model": `file` is the kernel, or the part of the model
+ *   progress "verify" and "verify model": `file` is the kernel, or the part of the model; wrong: ops that differed so far
  *   progress "memory": total is what will be taken, before anything is read
  *   token: transcribe tells text and start (seconds); generate tells the text that may be shown now, the token's id, its
  *   log-probability and the most probable ones. The last one may have no token: text that was held back until the end

@@ -7,7 +7,7 @@ import { openCheckpoint } from "./checkpoint.js";
 import { KernelHost } from "./wasm.js";
 
 /** Only workers may wait for other threads. */
-const inPage = typeof document !== "undefined";
+const inPage = "document" in globalThis;
 
 Object.assign(globalThis, {
   candlewickForPython: {

@@ -25,6 +25,7 @@ from candlewick.executors.example import example_inputs
 from candlewick.executors.wasm.host_browser import Host
 from candlewick.executors.webgpu.host_browser import Host as Device
 from candlewick.tasks import BadInput, BrowserSource, Cancelled
+from candlewick.tasks.estimate import estimate
 from candlewick.tasks.generate import Generation
 from candlewick.tasks.segment import Segmentation
 from candlewick.tasks.transcribe import Transcription
@@ -33,6 +34,8 @@ from candlewick.weights.source import WeightsError
 
 FAMILIES: tuple[Any, ...] = (Transcription, Segmentation, Generation)
 """The tasks; each says whether a checkpoint is one of its family."""
+KINDS = {"whisper": "a speech model", "sam": "a model for pictures", "llama": "a language model"}
+PAGES = {"whisper": "Whisper", "sam": "Segment", "llama": "Llama"}
 
 
 class Worker:
@@ -67,6 +70,10 @@ class Worker:
     async def describe(self) -> str:
         return await self._answer(self._describe())
 
+    async def examine(self, name: str, sources: Any) -> str:
+        """What the files of a Map of name -> source are and will take, from their headers; see tasks/estimate.py."""
+        return await self._answer(self._examine(name, sources), "bad_weights")
+
     async def unload(self) -> str:
         return await self._answer(self._unload())
 
@@ -89,7 +96,7 @@ class Worker:
         began = time.perf_counter()
         self._files = {key: BrowserSource(key, sources.get(key)) for key in sources.keys()}
         checkpoint = Checkpoint(self._files, name)
-        task = await family_of(checkpoint)
+        task = await family_of(checkpoint, params.get("family"))
         executor = executor_for(host)
         if reason:
             executor.reason = reason
@@ -150,7 +157,9 @@ class Worker:
             if self.cancelled():
                 raise executors.Stopped
             stage = "verify" if entries is None else "verify model"
-            self.notify({"event": "progress", "stage": stage, "done": done, "total": total, "unit": "steps", "file": what})
+            wrong = sorted({row["op"] for row in rows if not row["ok"]})
+            self.notify({"event": "progress", "stage": stage, "done": done, "total": total, "unit": "steps", "file": what,
+                         "wrong": wrong})
 
         entries = None
         try:
@@ -168,6 +177,10 @@ class Worker:
         except executors.Stopped:
             raise Cancelled({"rows": rows, **verify.summary(rows)}) from None
         return {"rows": rows, **verify.summary(rows)}
+
+    async def _examine(self, name: str, sources: Any) -> dict[str, Any]:
+        checkpoint = Checkpoint({key: BrowserSource(key, sources.get(key)) for key in sources.keys()}, name)
+        return await estimate(checkpoint, (await family_of(checkpoint)).family)
 
     async def _describe(self) -> dict[str, Any]:
         versions = {"candlewick": candlewick.__version__, "numpy": np.__version__, "python": sys.version.split()[0]}
@@ -216,10 +229,16 @@ def executor_for(host: Any) -> executors.Executor:
     return executors.create("wasm", Host(host))
 
 
-async def family_of(checkpoint: Checkpoint) -> Any:
-    """The task of FAMILIES that recognises a checkpoint. Raises WeightsError naming what there is and what is wanted."""
+async def family_of(checkpoint: Checkpoint, wanted: str | None = None) -> Any:
+    """The task of FAMILIES that recognises a checkpoint.
+
+    Raises WeightsError naming what there is and what is wanted; also for a family other than `wanted`, if that is given.
+    """
     for task in FAMILIES:
         if await task.recognises(checkpoint):
+            if wanted not in (None, task.family):
+                raise WeightsError(f"{checkpoint.name} is {KINDS[task.family]}; this page takes {KINDS[wanted]}. Open it on "
+                                   f"the {PAGES[task.family]} page")
             return task
     kinds = "; ".join(f"{task.family}: {task.wanted}" for task in FAMILIES)
     if "config.json" in checkpoint.files:

@@ -3,6 +3,8 @@
  * the choice of executor and threads, what is in use and why, and where the time went.
  */
 import { device } from "./device.js";
+import { isCancelled } from "./link.js";
+import { noteUse, Stored, storedPanel } from "./stored.js";
 import { byId, el, formatBytes, sentence, setFacts, settings } from "./ui.js";
 import { Verify } from "./verify.js";
 import { errorNotice, executorName, loadWords, Pace } from "./words.js";
@@ -13,6 +15,7 @@ const RUNTIME_BYTES = 110e6;
 /**
  * @typedef {object} Kind what a page's models are like
  * @property {Served[]} served those that come with the site, the first to begin with
+ * @property {"whisper" | "sam" | "llama"} task the family of checkpoints that this page takes
  * @property {string} family in words: "A Whisper folder needs ..."
  * @property {{summary: string, about: Array<Node | string>, accept?: string}} own about a person's own; `accept`: endings of
  *   files that can be picked one by one, where it need not be a folder
@@ -40,11 +43,16 @@ export class ModelCard {
   #stop;
   /** @type {HTMLDListElement} */
   #facts;
+  #stored;
   #pace = new Pace();
   #verify;
   /** @type {Array<[string, string]>} */
   #before = [];
   #bytes = 0;
+  /** A person's own model that cannot be loaded here. @type {import("./link.js").Model | null} */
+  #refused = null;
+  /** What load() told last. @type {any} */
+  #used = null;
   /** The manifests of the served models by their addresses; null where there is none. @type {Map<string, any>} */
   #manifests = new Map();
 
@@ -65,6 +73,10 @@ export class ModelCard {
     this.#load = byId("load", HTMLButtonElement);
     this.#stop = byId("load-stop", HTMLButtonElement);
     this.#facts = byId("model-facts", HTMLDListElement);
+    link.family = kind.task;
+    this.#stored = new Stored(kind.task);
+    this.#stored.onOpen = (files, name) => this.own(files, name, true);
+    this.#stored.onMirror = () => this.#again();
     this.#verify = new Verify(link, () => this.#change("wasm"));
     this.#verify.listen();
     const cores = device().cores;
@@ -131,8 +143,8 @@ export class ModelCard {
     return this.#bytes;
   }
 
-  /** A person's own model, if these files are one. @param {File[]} files @param {string} folder its name, "" for loose files */
-  own(files, folder) {
+  /** A person's own model, if these files are one. @param {File[]} files @param {string} folder its name, "" for loose files @param {boolean} [kept] it comes from the list */
+  own(files, folder, kept = false) {
     const outcome = byId("own-outcome", HTMLDivElement);
     const wanted = this.kind.missing(files.map((file) => file.name));
     if (wanted.length) {
@@ -140,6 +152,9 @@ export class ModelCard {
       outcome.replaceChildren(el("p", { class: "notice bad", role: "alert",
         text: `${this.kind.family} needs ${wanted.join(", ")}; ${folder ? "the chosen folder does" : "the chosen files do"} not have ${wanted.length > 1 ? "them" : "it"}.` }));
       outcome.scrollIntoView({ block: "nearest" });
+      void this.link.examine(files).then(({ family }) => {
+        if (family !== this.kind.task) outcome.replaceChildren(el("p", { class: "notice bad", role: "alert", text: elsewhere(family) }));
+      }, () => {});                                       // nothing that is known: what was said stands
       return;
     }
     outcome.replaceChildren();
@@ -147,12 +162,44 @@ export class ModelCard {
     this.#bytes = useful.reduce((sum, file) => sum + file.size, 0);
     this.#describe(this.#bytes, undefined, undefined);
     this.#replace({ model: null, files: useful, name: folder || useful[0].name.replace(/\.[a-z0-9]+$/i, "") || "Your model" });
-    byId("model-note", HTMLParagraphElement).textContent = "Your own files, read on this device.";
+    byId("model-note", HTMLParagraphElement).textContent = kept ? "Your own model, kept in this browser." : "Your own files, read on this device.";
+    this.#stored.offer(kept ? null : { name: this.link.model.name, files: useful });
+    void this.#examine(this.link.model);
+  }
+
+  /** What a person's own files are and will take, from their headers: told, or refused, before they are loaded. @param {import("./link.js").Model} model */
+  async #examine(model) {
+    const outcome = byId("own-outcome", HTMLDivElement);
+    try {
+      const found = await this.link.examine(model.files ?? []);
+      if (this.link.model !== model) return;
+      this.#describe(found.bytes, found.memory, undefined);
+      if (found.parameters) this.#before.push(["Weights", `${Object.keys(found.dtypes)[0].toUpperCase()}, ${formatCount(found.parameters)} parameters`]);
+      const words = found.family !== this.kind.task ? elsewhere(found.family)
+        : found.memory > found.most ? `It needs about ${formatBytes(found.memory)} of memory; a page may have ${formatBytes(found.most)} at most. Choose a smaller model, or one with weights of fewer bits.` : null;
+      this.#refuse(model, words);
+    } catch (error) {
+      if (this.link.model === model && !isCancelled(error)) this.#refuse(model, String(/** @type {any} */ (error)?.message ?? error));
+    }
+    this.show();
+  }
+
+  /** @param {import("./link.js").Model} model @param {string | null} words why it cannot be loaded */
+  #refuse(model, words) {
+    const outcome = byId("own-outcome", HTMLDivElement);
+    this.#refused = words ? model : null;
+    if (!words) return;
+    this.link.stopLoading();
+    this.#stored.offer(null);
+    byId("own", HTMLDetailsElement).open = true;
+    outcome.replaceChildren(el("p", { class: "notice bad", role: "alert", text: words }));
   }
 
   /** @param {Served} served */
   #serve(served) {
     this.#replace(served);
+    this.#stored.offer(null);
+    byId("own-outcome", HTMLDivElement).replaceChildren();
     this.#showServed();
   }
 
@@ -180,17 +227,27 @@ export class ModelCard {
   #choose() {
     settings.set("executor", this.#executor.value);
     settings.set("threads", this.#threads.value);
+    this.link.choice = { ...this.link.choice, ...savedChoice() };
+    this.#again();
+  }
+
+  /** The same model anew, if it was loaded or on its way. */
+  #again() {
     const wasUp = this.link.state !== "idle" && this.link.state !== "failed";
     this.onReplace();
-    this.link.choice = { ...this.link.choice, ...savedChoice() };
     this.link.reset();
     if (wasUp) void this.link.ready().catch(() => {});
   }
 
   /** Bring the card in step with the link. */
   show() {
-    const { state, info, progress, error } = this.link;
+    const { state, info, progress, error, model } = this.link;
     const loading = state === "loading";
+    if (info && info !== this.#used) {
+      this.#used = info;
+      noteUse(model.model ? info.model : model.name);
+      void this.#stored.show();
+    }
     const { words, part } = loadWords(progress);
     byId("load-meter", HTMLDivElement).hidden = !loading;
     if (loading) {
@@ -198,14 +255,14 @@ export class ModelCard {
       byId("load-doing", HTMLSpanElement).textContent = words;
       byId("load-left", HTMLSpanElement).textContent = progress?.total ? this.#pace.left(progress.stage, progress.done, progress.total) : "";
     }
-    this.#load.hidden = !(state === "idle" || state === "failed");
+    this.#load.hidden = !(state === "idle" || state === "failed") || this.#refused === model;
     this.#load.textContent = state === "failed" ? "Load again" : this.#bytes ? `Load the model (${formatBytes(this.#bytes)})` : "Load the model";
     this.#stop.hidden = !loading;
     this.#threads.disabled = ["numpy", "webgpu"].includes(this.#executor.value);
     const outcome = byId("load-outcome", HTMLDivElement);
     if (error && !outcome.hasChildNodes()) outcome.replaceChildren(errorNotice(error, (button) => this.onDiagnostics(button)));
     if (!error) outcome.replaceChildren();
-    const { needs, model } = this.link, listed = this.kind.served.length > 1 && model.model;   // then the list tells the sizes
+    const { needs } = this.link, listed = this.kind.served.length > 1 && model.model;   // then the list tells the sizes
     setFacts(this.#facts, this.#before.filter(([name]) => !listed || name === "Licence").map(([name, value]) =>
       [name, needs && name === "Memory it needs" ? formatMemory(needs + RUNTIME_BYTES) : value]));   // the files know better than a manifest's sum
     byId("run-why", HTMLParagraphElement).textContent = this.#why();
@@ -236,6 +293,12 @@ export class ModelCard {
   }
 }
 
+const KINDS = /** @type {Record<string, string>} */ ({ whisper: "a speech model", sam: "a model for pictures", llama: "a language model" });
+const PAGES = /** @type {Record<string, string>} */ ({ whisper: "Whisper", sam: "Segment", llama: "Llama" });
+/** @param {string} family */
+const elsewhere = (family) => `This is ${KINDS[family]}. It can be used on the ${PAGES[family]} page.`;
+/** 135 M, 1.1 B @param {number} n */
+const formatCount = (n) => (n >= 1e9 ? `${(n / 1e9).toFixed(1)} B` : n >= 1e6 ? `${Math.round(n / 1e6)} M` : n.toLocaleString("en"));
 /** @param {{files: Array<{bytes: number}>}} manifest */
 const bytesOf = (manifest) => manifest.files.reduce((sum, file) => sum + file.bytes, 0);
 /** @param {number} bytes */
@@ -269,10 +332,12 @@ function modelCard({ served, own, family }, first) {
           el("div", { class: "row" },
             ...(own.accept ? [button("own-pick", "Choose files")] : []),
             button("own-open", own.accept ? "Choose a folder" : "Choose the folder"),
+            button("own-keep", "Keep this model in this browser", true),
             button("own-back", `Back to ${served[0].name}`, true)),
           ...(own.accept ? [el("input", { type: "file", id: "own-file", accept: own.accept, multiple: true, "aria-label": `${family}: files`, hidden: true })] : []),
           el("input", { type: "file", id: "own-files", webkitdirectory: true, multiple: true, "aria-label": "Model folder", hidden: true }),
-          el("div", { id: "own-outcome" })))));
+          el("div", { id: "own-outcome" }))),
+      storedPanel()));
 }
 
 /** How it runs. */

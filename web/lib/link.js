@@ -8,6 +8,7 @@
  *   capacity: tokens that a language model shall have room for
  */
 import { Engine } from "../../workers/client.js";
+import { settings } from "./ui.js";
 
 /** True for the error that means "you asked for this to stop". @param {unknown} error */
 export function isCancelled(error) {
@@ -47,6 +48,9 @@ export class Link {
   /** Called after every change of state, progress, info or error. @type {() => void} */
   onChange = () => {};
 
+  /** The family that the page takes; others are refused. @type {"whisper" | "sam" | "llama" | null} */
+  family = null;
+
   /** @param {Model} model @param {Choice} choice */
   constructor(model, choice) {
     this.model = model;
@@ -67,7 +71,8 @@ export class Link {
     this.#set("loading", { info: null, progress: null, needs: null, error: null });
     try {
       const info = await this.#engine.load(
-        { model, executor, ...(files && { files }), ...(threads && { threads }), ...(capacity && { capacity }) },
+        { model, executor, ...(files && { files }), ...(threads && { threads }), ...(capacity && { capacity }),
+          ...(this.family && { family: this.family }), ...(settings.get("mirror") && model && { mirror: settings.get("mirror") }) },
         { signal: stop.signal, onEvent: (/** @type {any} */ event) => {
           if (!current() || event.event !== "progress") return;
           if (event.stage === "memory") this.#set("loading", { needs: event.total });
@@ -139,6 +144,11 @@ export class Link {
   /** The GPU failed, and the request began anew elsewhere. @param {{executor: string, reason: string}} event */
   #restarted({ executor, reason }) {
     if (this.info) this.#set(this.state, { info: { ...this.info, executor, reason } });
+  }
+
+  /** What files are and will take, from their headers. @param {File[]} files */
+  examine(files) {
+    return this.#engine.examine({ files });
   }
 
   /** Versions and device facts as the worker sees them, or null while there is no worker to ask. */

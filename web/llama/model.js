@@ -8,6 +8,7 @@ const folder = (/** @type {string} */ name) => new URL(`../../models/${name}/`, 
 /** @type {import("../lib/card.js").Kind} */
 export const llama = {
   served: [{ model: folder("smollm2-135m-instruct"), name: "SmolLM2 135M Instruct", about: "A small English chat model." }],
+  task: "llama",
   family: "A language model",
   own: {
     summary: "Use another language model",

@@ -6,6 +6,7 @@ import { code, formatMs } from "../lib/ui.js";
 /** @type {import("../lib/card.js").Kind} */
 export const sam = {
   served: [{ model: new URL("../../models/mobilesam/", import.meta.url).href, name: "MobileSAM", about: "Finds the object under a click." }],
+  task: "sam",
   family: "A Segment Anything model",
   own: {
     summary: "Use another Segment Anything model",

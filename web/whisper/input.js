@@ -13,6 +13,7 @@ import { listenForFiles } from "../lib/drop.js";
 import { announce } from "../lib/page.js";
 import { Recorder } from "../lib/recorder.js";
 import { byId, colour, drawBars, fitCanvas, formatClock } from "../lib/ui.js";
+import { isModel } from "./model.js";
 
 const SAMPLE = new URL("../samples/candle.wav", import.meta.url);
 /** Endings of sounds and films that browsers may not know a type for. */
@@ -58,6 +59,8 @@ export class Input {
   onSource = () => {};
   /** A folder was dropped. @type {(files: File[], name: string) => void} */
   onFolder = () => {};
+  /** A model's files were dropped. @type {(files: File[]) => void} */
+  onModel = () => {};
   /** @type {(error: unknown) => void} */
   onError = () => {};
   /** Something a person should know that is no fault. @type {(words: string) => void} */
@@ -96,6 +99,7 @@ export class Input {
 
   /** @param {File[]} files @param {Promise<Array<FileSystemHandle | null>>} [handles] */
   #take(files, handles = Promise.resolve([])) {
+    if (isModel(files.map(({ name }) => name))) return this.onModel(files);
     files.forEach((file, i) => this.onSource({ name: file.name, blob: file,
       handle: handles.then((all) => /** @type {FileSystemFileHandle | null} */ (all[i] ?? null), () => null) }));
   }

@@ -209,7 +209,7 @@ export class Job {
       this.segments = told;
       this.#tell("segments");
     }
-    this.result = { ...result, segments: told, text: textOf(told), no_speech: told.length === 0 };
+    this.result = { ...result, task: options.task ?? "transcribe", segments: told, text: textOf(told), no_speech: told.length === 0 };
   }
 
   /** @param {any} event a notification of the engine @param {object} options @param {string} model @param {Segment[]} before */

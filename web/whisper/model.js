@@ -6,18 +6,31 @@ import { code, formatMs } from "../lib/ui.js";
 /** @type {import("../lib/card.js").Kind} */
 export const whisper = {
   served: [{ model: new URL("../../models/whisper-tiny.en/", import.meta.url).href, name: "Whisper tiny.en", about: "English speech to text." }],
-  family: "A Whisper folder",
+  task: "whisper",
+  family: "A Whisper model",
   own: {
     summary: "Use another Whisper model",
-    about: ["A folder in Hugging Face form, with ", code("config.json"), ", ", code("tokenizer.json"), " and ", code("model.safetensors"),
-      ". It is read on this device, not sent anywhere."],
+    about: ["A whisper.cpp ", code(".bin"), " file, or a folder or files in Hugging Face form: ", code("config.json"), ", ",
+      code("tokenizer.json"), " and ", code("model.safetensors"), " (or its parts with their ", code(".index.json"), "). It is read on this device, not sent anywhere."],
+    accept: ".bin,.json,.safetensors",
   },
   missing(names) {
+    if (alone(names)) return [];
     const wanted = ["config.json", "tokenizer.json"].filter((name) => !names.includes(name));
-    if (!names.some((name) => name.endsWith(".safetensors"))) wanted.push("model.safetensors");
+    if (!names.some((name) => WEIGHTS.test(name))) wanted.push("model.safetensors");
     return wanted;
   },
+  useful: (files) => files.filter(({ name }) => (alone(files.map((file) => file.name)) ? ALONE.test(name) : WEIGHTS.test(name) || /\.(json|txt)$/i.test(name))),
 };
+
+const WEIGHTS = /\.(safetensors|bin|pt|pth|npz)$/i;
+/** Files that are a whole model: whisper.cpp's; a GGUF, which belongs to another page and is told so. */
+const ALONE = /\.(bin|gguf)$/i;
+/** @param {string[]} names */
+const alone = (names) => !names.includes("config.json") && names.filter((name) => ALONE.test(name)).length === 1;
+
+/** Whether files that were dropped are a model, not sound. @param {string[]} names */
+export const isModel = (names) => names.some((name) => /\.(safetensors|gguf|pth?|npz|bin)$/i.test(name)) || names.includes("config.json");
 
 /**
  * @param {any} info what load() told

@@ -12,8 +12,8 @@ import { loadWords } from "../lib/words.js";
 import { Input } from "./input.js";
 import { Job } from "./job.js";
 import { Live } from "./live.js";
-import { runTimes, whisper } from "./model.js";
-import { applyLanguages, options } from "./options.js";
+import { isModel, runTimes, whisper } from "./model.js";
+import { applyLanguages, languageWords, options } from "./options.js";
 import { Player } from "./player.js";
 import { Queue, QueueList } from "./queue.js";
 import { errorNotice, Transcript } from "./result.js";
@@ -73,6 +73,7 @@ async function run(job, tell) {
     job.restore(kept.place);
     job.again(true);
     job.asked = wanted?.key === key;
+    tell("segments");
   }
   if (wanted && wanted.name === source.name && wanted.key !== key) {
     input.onNotice(`This ${source.name} is another file than before (its size, date or content differ): it is transcribed from its beginning.`);
@@ -184,6 +185,7 @@ function showFacts(job) {
   const facts = seconds ? [`${formatClock(seconds)} of sound`] : [];
   if (total && seconds) facts.push(`written in ${formatMs(total)}`, `${formatFactor((seconds - job.from) * 1000 / total)}× real time`);
   if (job.from > 0 && job.state !== "waiting") facts.push(`went on from ${formatClock(job.from)}`);
+  if (job.state === "done" && languageWords(job.result)) facts.push(languageWords(job.result));
   if (job.note) facts.push(job.note);
   view.facts.textContent = facts.join(" · ");
 }
@@ -293,8 +295,9 @@ input.onSource = (source) => {
   inputOutcome.replaceChildren();
   queue.add(source);
 };
+input.onModel = (files) => card.own(files, "");
 input.onFolder = (files, name) => {
-  if (files.some((file) => file.name === "config.json")) card.own(files, name);
+  if (isModel(files.map((file) => file.name))) card.own(files, name);
   else if (!input.takeSounds(files)) input.onError(new AudioError("There is no sound in that folder. Drop sound or video files, or the folder of a Whisper model.", "folder"));
 };
 input.onNotice = (words) => {
