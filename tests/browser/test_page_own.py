@@ -41,7 +41,8 @@ def drop(page, files: dict[str, bytes]) -> None:
           const dataTransfer = new DataTransfer();
           for (const [name, text] of files)
             dataTransfer.items.add(new File([Uint8Array.from(atob(text), (c) => c.charCodeAt(0))], name));
-          document.querySelector("main").dispatchEvent(new DragEvent("drop", { dataTransfer, bubbles: true, cancelable: true }));
+          document.querySelector("main").dispatchEvent(
+            new DragEvent("drop", { dataTransfer, bubbles: true, cancelable: true }));
         }""",
         [[name, base64.b64encode(data).decode()] for name, data in files.items()],
     )
@@ -218,7 +219,8 @@ def test_a_mirror(browser, site):
         open_list(page)
         field, hint = page.get_by_label("Fetch models from a mirror"), page.locator("#mirror-hint")
         for wrong, says in (("no address", "wanted a whole address"), ("ftp://x.org/", "begins with https:// or http://"),
-                            ("https://me:secret@x.org/", "without a name and a password"), ("https://x.org/?a=1", "without ? and #")):
+                            ("https://me:secret@x.org/", "without a name and a password"),
+                            ("https://x.org/?a=1", "without ? and #")):
             field.fill(wrong)
             field.blur()
             expect(hint).to_contain_text(says)

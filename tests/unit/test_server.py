@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from setup import paths, ranges
-from setup.server import HEADERS, Server
+from setup.server import HEADERS, Server, origin
 
 REPOSITORY = Path(__file__).parents[2]
 SECRET = b"not to be served"
@@ -187,6 +187,17 @@ def test_policy_allows_wasm_but_no_eval_and_no_foreign_host():
     policy = HEADERS["Content-Security-Policy"]
     assert "'wasm-unsafe-eval'" in policy and "'unsafe-eval'" not in policy and "'unsafe-inline'" not in policy
     assert "http" not in policy and "*" not in policy
+
+
+def test_mirrors_are_allowed_by_name_and_nothing_else():
+    with Server(Path(__file__).parent, port=0, mirrors=["https://models.example.org"]) as server:
+        policy = server.headers["Content-Security-Policy"].split("; ")
+    assert "connect-src 'self' blob: https://models.example.org" in policy
+    assert [part for part in policy if "example" in part] == ["connect-src 'self' blob: https://models.example.org"]
+    assert origin("http://localhost:8001/") == "http://localhost:8001"
+    for wrong in ("example.org", "https://*", "https://a.org/models", "https://a.org; script-src *", "javascript:x", ""):
+        with pytest.raises(ValueError, match="wanted an origin"):
+            origin(wrong)
 
 
 def test_service_worker_may_look_after_the_whole_site(site):

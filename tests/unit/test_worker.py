@@ -10,8 +10,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from candlewick import worker
+from candlewick import executors, worker
 from candlewick.executors import Stopped
+from candlewick.tasks import estimate
+from candlewick.weights.load import Checkpoint
 from candlewick.weights.source import WeightsError
 
 MINIATURE = Path(__file__).parents[2] / "models" / "test-whisper"
@@ -201,3 +203,47 @@ def test_internal_errors_say_where_without_paths():
     except KeyError as error:
         value = worker.error_value(error)
     assert "test_worker.py:" in value["data"]["traceback"] and str(Path(__file__).parent) not in value["data"]["traceback"]
+
+
+# ---- what files are, before they are loaded ---------------------------------------------------------------------
+
+
+async def test_files_are_examined_and_nothing_is_loaded(engine):
+    found = json.loads(await engine.examine("mine", sources()))["result"]
+    assert found["family"] == "whisper" and found["bytes"] == sum(source.size for source in sources().values())
+    assert found["dtypes"] == {"f16": found["parameters"]} and 60e6 < found["memory"] < 70e6
+    assert json.loads(await engine.describe())["result"]["model"] is None
+    cut = json.loads(await engine.examine("mine", sources(model__safetensors=b"xx")))["error"]
+    assert cut["code"] == "bad_weights" and "model.safetensors" in cut["message"]
+
+
+@pytest.mark.parametrize("name, family", [("test-whisper-ggml", "whisper"), ("test-llama", "llama"), ("test-llama-gguf", "llama"),
+                                          ("test-llama-bin", "llama"), ("test-sam", "sam")])
+async def test_every_family_is_known_by_its_files(engine, name, family):
+    files = {path.name: Source(path.read_bytes()) for path in (MINIATURE.parent / name).iterdir() if path.suffix != ".py"}
+    found = json.loads(await engine.examine(name, files))["result"]
+    assert found["family"] == family and found["parameters"] > 1000 and found["memory"] > found["bytes"]
+
+
+async def test_a_page_refuses_a_model_of_another_family(engine):
+    params = json.dumps({"family": "llama"})
+    error = json.loads(await engine.load(params, "mine", sources(), None, ""))["error"]
+    assert error["code"] == "bad_weights"
+    assert error["message"] == "mine is a speech model; this page takes a language model. Open it on the Whisper page"
+
+
+@pytest.mark.parametrize("name", ["whisper-tiny.en", "smollm2-135m-instruct"])
+async def test_the_estimate_is_near_what_is_taken(name):
+    """Told before, against what the wasm executor lays out."""
+    folder = MINIATURE.parent / name
+    if not any(path.suffix in (".safetensors", ".gguf") for path in folder.iterdir()):
+        pytest.skip(f"the weights of {name} are not here; run python3 serve.py --setup")
+    executor = executors.create("wasm")
+    checkpoint = Checkpoint.open(folder)
+    task = await worker.family_of(checkpoint)
+    told = (await estimate.estimate(checkpoint, task.family))["memory"] - estimate.INTERPRETER
+    options = {"capacity": estimate.DEFAULT_CAPACITY} if task.family == "llama" else {}
+    await task.load(Checkpoint.open(folder), executor, lambda *_: None, **options)
+    taken = executor.describe()["memory"]["total"]
+    await executor.close()
+    assert 0.8 < told / taken < 1.25, (told, taken)
