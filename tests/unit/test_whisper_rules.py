@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from candlewick import executors
-from candlewick.models.whisper.decoding import GREEDY, Decoded, Rules, fit_prompt
+from candlewick.models.whisper.decoding import GREEDY, Decoded, Rules
 from candlewick.models.whisper.readout import Readout
 from candlewick.models.whisper.segments import Timeline, cut
 from candlewick.trace import Spec, trace
@@ -117,11 +117,6 @@ def test_sampling():
     for temperature in (1e-9, 1e-3, 99.0):
         token, logprob = RULES.sample(scores * 1e3, temperature, random.Random(1))
         assert 0 <= token < 3 and np.isfinite(logprob)
-
-
-def test_prompt_keeps_its_most_recent_tokens():
-    """BR-11: half of the context, minus the token that says that a prompt comes."""
-    assert fit_prompt(range(600), 448) == list(range(600 - 223, 600)) and fit_prompt([1, 2], 448) == [1, 2]
 
 
 def test_ratios():

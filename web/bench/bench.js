@@ -12,12 +12,15 @@ import { engine, measure, median, now, settingsOf } from './measure.js';
  * @property {number} done_at
  */
 
+/** Of the transcriptions that follow. @type {Record<string, any>} */
+let options = {};
+
 /** @param {any} audio @returns {Promise<Run>} */
 async function once(audio) {
   const from = now();
   let partial = 0;
   let segment = 0;
-  const result = await engine.transcribe({ audio, options: {} }, {
+  const result = await engine.transcribe({ audio, options }, {
     onEvent: (/** @type {any} */ event) => {
       if (event.event === 'segment') segment ||= now();
       if (event.event === 'segment' || (event.event === 'token' && event.text?.trim())) partial ||= now();
@@ -35,6 +38,7 @@ measure({
   ask: 'Choose a recording.',
   read: async (blob) => (await readSound(blob)).sound,
   once,
+  more: { use: (/** @type {Record<string, any>} */ wanted) => { options = wanted; } },
   lines(_loaded, run, all) {
     const part = (/** @type {string} */ name) => median(all.map((one) => one.result.timings[name]));
     return {

@@ -21,6 +21,9 @@ MINIATURES = ("test-whisper", "test-whisper-multilingual")
 OPTIONS = {
     "greedy": {"temperatures": (0.0,)},
     "fallback": {"seed": 3},
+    "beam": {"temperatures": (0.0,), "beam_size": 5},
+    "best of": {"temperatures": (0.7,), "best_of": 3, "seed": 5},
+    "short": {"temperatures": (0.0,), "context": "short"},
     "prompted": {"temperatures": (0.0,), "initial_prompt": "the boats and the lamp " * 20, "timestamps": False},
 }
 
@@ -51,11 +54,13 @@ def main() -> None:
 
 
 async def printed(name: str) -> dict[str, str]:
-    """-> entry -> its Program as text"""
+    """-> entry -> its Program as text, those among them that are traced when they are wanted"""
     from candlewick.models.whisper import load_model
+    from candlewick.models.whisper.programs import contexts, shortened, tree
 
     model = await load_model(Checkpoint.open(MODELS / name))
-    return {entry: str(program) for entry, program in model.programs.items()}
+    lazy = {**tree(model, 3), **shortened(model, contexts(model.dims)[1])}
+    return {entry: str(program) for entry, program in (model.programs | lazy).items()}
 
 
 if __name__ == "__main__":

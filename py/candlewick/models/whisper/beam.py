@@ -16,37 +16,9 @@ import numpy as np
 
 from candlewick.executors import Executor
 from candlewick.models.whisper.decoding import Decoded, WindowDecoder
+from candlewick.models.whisper.options import Search
 
 HIDDEN = -1e5  # added to the score of a row that belongs to another transcript
-WIDEST = 16  # transcripts at a time
-
-
-@dataclass(frozen=True)
-class Search:
-    """How a window is decoded. At temperature 0 a beam search, or greedily; above it one sample, or the best of several."""
-
-    beam_size: int = 1
-    best_of: int = 1
-    patience: float = 1.0  # a beam search ends when beam_size * patience transcripts have ended (Kasai et al. 2022)
-    length_penalty: float | None = None  # exponent of Wu et al. 2016, None: the mean over tokens counts
-
-    def __post_init__(self) -> None:
-        for name in ("beam_size", "best_of"):
-            number = getattr(self, name)
-            if type(number) is not int or not 1 <= number <= WIDEST:
-                raise ValueError(f"{name}: wanted a whole number from 1 to {WIDEST}, got {number!r}")
-        if not 0 < self.patience < 100:
-            raise ValueError(f"patience: wanted a number above 0, got {self.patience!r}")
-        if self.patience != 1 and self.beam_size == 1:
-            raise ValueError(f"patience: {self.patience} says how long a beam search goes on; give a beam_size from 2 on, too")
-        if round(self.beam_size * self.patience) < 1:
-            raise ValueError(f"patience: {self.patience} of {self.beam_size} beams is none; it must leave at least one")
-        if self.length_penalty is not None and not 0 <= self.length_penalty <= 1:
-            raise ValueError(f"length_penalty: wanted a number from 0 to 1, got {self.length_penalty!r}")
-
-    def width(self, temperature: float) -> int:
-        """How many transcripts are decoded together."""
-        return self.best_of if temperature > 0 else self.beam_size
 
 
 @dataclass(frozen=True)

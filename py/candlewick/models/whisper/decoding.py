@@ -213,7 +213,7 @@ class WindowDecoder:
 
     async def read_prompt(self, previous: Sequence[int], start: Sequence[int]) -> None:
         """previous: tokens of earlier text or of the user's prompt; start: what a transcript begins with, sot first."""
-        previous = fit_prompt(previous, self._reader.n_text_ctx)
+        previous = previous[-prompt_room(self._reader.n_text_ctx) :]  # the most recent ones
         before = [self._tokenizer.start_of_prev, *previous] if previous else []
         logits = (await self._reader.feed([*before, start[0]], ("logits",)))["logits"][0]
         self.no_speech_prob = float(np.exp(logits[self._tokenizer.no_speech] - _log_sum(logits)))
@@ -261,9 +261,9 @@ class WindowDecoder:
         return Decoded(temperature, self.no_speech_prob, list(tokens), self._tokenizer.decode(tokens), sum_logprob)
 
 
-def fit_prompt(tokens: Sequence[int], n_text_ctx: int) -> list[int]:
-    """The most recent tokens of a prompt that leave half of the context to the transcript."""
-    return list(tokens[-(n_text_ctx // 2 - 1) :])
+def prompt_room(n_text_ctx: int) -> int:
+    """How many tokens of a prompt leave half of the context to the transcript."""
+    return n_text_ctx // 2 - 1
 
 
 async def detect_language(

@@ -17,9 +17,10 @@ from typing import Any
 import numpy as np
 
 from candlewick.executors import Executor, Progress, Stopped
-from candlewick.models.whisper.beam import Search, decode_several
-from candlewick.models.whisper.decoding import Decoded, WindowDecoder, detect_language, rules_for
+from candlewick.models.whisper.beam import decode_several
+from candlewick.models.whisper.decoding import Decoded, WindowDecoder, detect_language, prompt_room, rules_for
 from candlewick.models.whisper.mel import DYNAMIC_RANGE, FRAMES_PER_SECOND, HOP, SAMPLE_RATE, first_sample, n_samples, window
+from candlewick.models.whisper.options import TranscribeOptions
 from candlewick.models.whisper.programs import LoadedModel, alignment, contexts, load_model, shortened, tree
 from candlewick.models.whisper.segments import TOO_SHORT, Piece, Timeline, cut, segment
 from candlewick.models.whisper.tokenizer import SECONDS_PER_TIMESTAMP
@@ -32,51 +33,6 @@ LEVELS = 2  # a second
 MARGIN = 100  # frames of silence that a shortened context has at least behind the sound
 TOKENS_PER_SECOND = 12  # of a shortened context; speech has at most 8, a loop any number
 LOUDEST = 16.0  # full scale is 1; beyond this the samples are in other units (16-bit numbers as floats) and are scaled to it
-
-
-@dataclass(frozen=True)
-class TranscribeOptions:
-    """What a person may choose. The defaults are those of the reference, decoding greedily."""
-
-    language: str | None = None  # code such as "de"; None detects it (multilingual checkpoints)
-    task: str = "transcribe"  # or "translate": into English (multilingual checkpoints)
-    timestamps: bool = True  # without them a window is one segment, and windows follow each other every 30 s
-    initial_prompt: str = ""  # text that is taken as said before: names, spelling, style
-    condition_on_previous_text: bool = True
-    temperatures: tuple[float, ...] = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)  # tried in this order
-    compression_ratio_threshold: float | None = 2.4  # text that zlib shrinks more is a loop
-    logprob_threshold: float | None = -1.0  # a transcript less certain than this is tried again
-    no_speech_threshold: float | None = 0.6
-    beam_size: int = 1  # transcripts that are followed at temperature 0; 1 is greedy
-    best_of: int = 1  # samples at a temperature above 0, of which the most probable one is taken
-    patience: float = 1.0  # a beam search ends when beam_size * patience transcripts have
-    length_penalty: float | None = None  # 0 to 1 (Wu et al. 2016); None: the mean log-probability of a token decides
-    word_timestamps: bool = False  # when each word is said, by what the decoder looks at
-    suppress_blank: bool = True
-    max_initial_timestamp: float | None = 1.0  # seconds
-    context: str = "full"  # or "short": what is shorter than a window is encoded as less than 30 s; quicker, text may differ
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "temperatures", tuple(self.temperatures))
-        if not self.temperatures or not all(0 <= t < 100 for t in self.temperatures):
-            raise ValueError(f"temperatures: wanted at least one number from 0 on, got {self.temperatures}")
-        if self.task not in ("transcribe", "translate"):
-            raise ValueError(f"task: there are transcribe and translate, got {self.task!r}")
-        search = self.search()
-        if search.beam_size > 1 and 0 not in self.temperatures:
-            raise ValueError(f"beam_size: {search.beam_size} beams are followed at temperature 0, and temperatures are "
-                             f"{self.temperatures}; use best_of, or let 0 be one of them")
-        if search.best_of > 1 and not any(self.temperatures):
-            raise ValueError(f"best_of: {search.best_of} samples are drawn at temperatures above 0, and there is none; use "
-                             "beam_size, or give such a temperature")
-        if self.context not in ("full", "short"):
-            raise ValueError(f"context: there are full and short, got {self.context!r}")
-
-
-    def search(self) -> Search:
-        """Those of how a window is decoded."""
-        return Search(self.beam_size, self.best_of, self.patience, self.length_penalty)
 
 
 class Transcriber:
@@ -186,14 +142,15 @@ class Transcription:
             seconds_per_timestamp=SECONDS_PER_TIMESTAMP)
         self.search = options.search()
         self.timeline = Timeline(self.duration)
-        self.rng = random.Random(options.seed)
         self.language = (options.language or None) if self.tokenizer.multilingual else "en"
         self._heard: tuple[tuple[int, int], dict[str, np.ndarray]] | None = None
         self._loudest = 0.0
         self.n_ctx = self.dims.n_audio_ctx  # positions of the window that was encoded last
         self._whole: int | None = None  # the window at this frame is not to be shortened
-        if options.initial_prompt.strip():
-            self.previous = self.tokenizer.encode(" " + options.initial_prompt.strip())
+        hotwords, prompt = (self.tokenizer.encode(" " + text.strip()) if text.strip() else []
+                            for text in (options.hotwords, options.initial_prompt))
+        self.always = hotwords + (prompt if options.carry_initial_prompt else [])
+        self.previous = [] if options.carry_initial_prompt else prompt
 
     @property
     def n_frames(self) -> int:
@@ -385,14 +342,15 @@ class Transcription:
         decoder = WindowDecoder(self.executor, self.tokenizer, self.rules, self.dims.n_text_ctx, self.n_ctx)
         start = self.tokenizer.prompt(self.language or "en", self.options.task, self.options.timestamps)
         began = time.perf_counter()
-        await decoder.read_prompt(self.previous, start)
+        rng = random.Random(f"{self.options.seed} {self.seek}")  # a run that goes on from here draws the same
+        await decoder.read_prompt(self.prompt(), start)
         decoded = Decoded(0.0, 0.0)
         for temperature in temperatures:
             width = self.search.width(temperature)
             if width > 1:
                 await self.transcriber.load_tree(width)
-            run = (decode_several(decoder, self.search, temperature, self.rng, room) if width > 1
-                   else decoder.decode(temperature, self.rng, room))
+            run = (decode_several(decoder, self.search, temperature, rng, room) if width > 1
+                   else decoder.decode(temperature, rng, room))
             async for decoded in run:
                 self.ms["decode"] += (time.perf_counter() - began) * 1000
                 yield decoded
@@ -400,6 +358,12 @@ class Transcription:
             self.n_tokens += len(decoded.tokens)
             if not self.needs_retry(decoded):
                 break
+
+    def prompt(self) -> list[int]:
+        """What the window is told: what it is told always, and as much of what was said last as there is room for."""
+        room = prompt_room(self.dims.n_text_ctx)
+        always = self.always[-room:]
+        return always + self.previous[len(self.previous) - min(len(self.previous), room - len(always)) :]
 
     def needs_retry(self, decoded: Decoded) -> bool:
         """A loop, or a guess; but uncertain text in what is probably silence is not worth more tries."""

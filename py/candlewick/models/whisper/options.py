@@ -1,0 +1,83 @@
+"""What a person may choose for one transcription. Everything that can be refused without a model is refused here, in words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+WIDEST = 16  # transcripts that are decoded together
+
+
+@dataclass(frozen=True)
+class Search:
+    """How a window is decoded. At temperature 0 a beam search, or greedily; above it one sample, or the best of several."""
+
+    beam_size: int = 1
+    best_of: int = 1
+    patience: float = 1.0  # a beam search ends when beam_size * patience transcripts have ended (Kasai et al. 2022)
+    length_penalty: float | None = None  # exponent of Wu et al. 2016, None: the mean over tokens counts
+
+    def __post_init__(self) -> None:
+        for name in ("beam_size", "best_of"):
+            number = getattr(self, name)
+            if type(number) is not int or not 1 <= number <= WIDEST:
+                raise ValueError(f"{name}: wanted a whole number from 1 to {WIDEST}, got {number!r}")
+        if not 0 < self.patience < 100:
+            raise ValueError(f"patience: wanted a number above 0, got {self.patience!r}")
+        if self.patience != 1 and self.beam_size == 1:
+            raise ValueError(f"patience: {self.patience} says how long a beam search goes on; give a beam_size from 2 on, too")
+        if round(self.beam_size * self.patience) < 1:
+            raise ValueError(f"patience: {self.patience} of {self.beam_size} beams is none; it must leave at least one")
+        if self.length_penalty is not None and not 0 <= self.length_penalty <= 1:
+            raise ValueError(f"length_penalty: wanted a number from 0 to 1, got {self.length_penalty!r}")
+
+    def width(self, temperature: float) -> int:
+        """How many transcripts are decoded together."""
+        return self.best_of if temperature > 0 else self.beam_size
+
+
+@dataclass(frozen=True)
+class TranscribeOptions:
+    """The defaults are those of the reference, decoding greedily."""
+
+    language: str | None = None  # code such as "de"; None detects it (multilingual checkpoints)
+    task: str = "transcribe"  # or "translate": into English (multilingual checkpoints)
+    timestamps: bool = True  # without them a window is one segment, and windows follow each other every 30 s
+    initial_prompt: str = ""  # text that is taken as said before: names, spelling, style
+    carry_initial_prompt: bool = False  # before every window, not only the first
+    hotwords: str = ""  # words to expect, told before every window
+    condition_on_previous_text: bool = True
+    temperatures: tuple[float, ...] = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)  # tried in this order
+    compression_ratio_threshold: float | None = 2.4  # text that zlib shrinks more is a loop
+    logprob_threshold: float | None = -1.0  # a transcript less certain than this is tried again
+    no_speech_threshold: float | None = 0.6
+    beam_size: int = 1  # transcripts that are followed at temperature 0; 1 is greedy
+    best_of: int = 1  # samples at a temperature above 0, of which the most probable one is taken
+    patience: float = 1.0  # a beam search ends when beam_size * patience transcripts have
+    length_penalty: float | None = None  # 0 to 1 (Wu et al. 2016); None: the mean log-probability of a token decides
+    word_timestamps: bool = False  # when each word is said, by what the decoder looks at
+    suppress_blank: bool = True
+    max_initial_timestamp: float | None = 1.0  # seconds
+    context: str = "full"  # or "short": what is shorter than a window is encoded as less than 30 s; quicker, text may differ
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "temperatures", tuple(self.temperatures))
+        if not self.temperatures or not all(0 <= t < 100 for t in self.temperatures):
+            raise ValueError(f"temperatures: wanted at least one number from 0 on, got {self.temperatures}")
+        for name, choices in (("task", ("transcribe", "translate")), ("context", ("full", "short"))):
+            if getattr(self, name) not in choices:
+                raise ValueError(f"{name}: there are {' and '.join(choices)}, got {getattr(self, name)!r}")
+        for name in ("initial_prompt", "hotwords"):
+            if not isinstance(getattr(self, name), str):
+                raise ValueError(f"{name}: wanted text, got {getattr(self, name)!r}")
+        search = self.search()
+        if search.beam_size > 1 and 0 not in self.temperatures:
+            raise ValueError(f"beam_size: {search.beam_size} beams are followed at temperature 0, and temperatures are "
+                             f"{self.temperatures}; use best_of, or let 0 be one of them")
+        if search.best_of > 1 and not any(self.temperatures):
+            raise ValueError(f"best_of: {search.best_of} samples are drawn at temperatures above 0, and there is none; use "
+                             "beam_size, or give such a temperature")
+
+    def search(self) -> Search:
+        """Those that say how a window is decoded."""
+        return Search(self.beam_size, self.best_of, self.patience, self.length_penalty)
