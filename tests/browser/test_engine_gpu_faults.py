@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.browser.engine_site import MINIATURE, ROOT, answer_with, needs_miniature, noise_wav, open_page, serving
+from tests.browser.engine_site import MINIATURE, ROOT, answer_with, needs_miniature, needs_tiny, noise_wav, open_page, serving
 from tests.browser.test_gpu_host import FAKE
 
 pytestmark = needs_miniature
@@ -25,7 +25,7 @@ SETUP = """async () => {
     channel.postMessage({ ask, reset: true, faults, ...more });
   });
   window.start = async () => {
-    window.engine = new Engine({ onEvent });
+    window.engine = new Engine({ onEvent, startMs: 180000, cancelMs: 60000 });
     await engine.describe();
   };
   window.load = (executor, model = "test-whisper") =>
@@ -262,6 +262,21 @@ def test_any_order_of_loads_and_unloads(page):
       return seen;
     """)
     assert found == [[0, 0, "webgpu", None]] * 5
+
+
+@needs_tiny
+def test_weights_do_not_pass_through_python(page):
+    """150 MB go to the GPU, and Python's heap is as large as after the same load on WebAssembly, where it sees none of them."""
+    found = on(page, """
+      const heap = async (executor) => (await load(executor, "whisper-tiny.en")).result.memory.python;
+      const wasm = await heap("wasm");
+      const { written } = await gpu();
+      const grown = (await heap("webgpu")) - wasm;
+      const after = await gpu();
+      await engine.unload();
+      return { grown, written: after.written - written, flight: after.flight };
+    """)
+    assert found["written"] > 70e6 and found["grown"] < 12e6 and found["flight"] < 80e6, found
 
 
 def test_memory_is_flat_over_windows(page):
