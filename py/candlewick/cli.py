@@ -79,7 +79,15 @@ def transcribe(
     threads: ThreadsOption = None,
     format: Annotated[Format, typer.Option("--format", "-f", help="What to write.")] = Format.txt,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="File; default: standard output.")] = None,
-    prompt: Annotated[str | None, typer.Option(help="Words to expect: names, spelling, the text before.")] = None,
+    prompt: Annotated[str | None, typer.Option(help="The text before: names, spelling, style.")] = None,
+    carry_prompt: Annotated[bool, typer.Option("--carry-prompt", help="Tell it before every 30 s, not once.")] = False,
+    hotwords: Annotated[str | None, typer.Option(help="Words to expect, told before every 30 s.")] = None,
+    beam: Annotated[int | None, typer.Option(metavar="N", help="Follow N transcripts at a time (5 is usual).")] = None,
+    patience: Annotated[float | None, typer.Option(help="Of --beam: 2 looks twice as long for better ones.")] = None,
+    length_penalty: Annotated[float | None, typer.Option(help="0 to 1; default: the mean of its tokens ranks a text.")] = None,
+    best_of: Annotated[int | None, typer.Option(metavar="N", help="Where it has to guess: N tries, the best one.")] = None,
+    fast: Annotated[bool, typer.Option("--fast", help=(
+        "Listen to less than 30 s where less is left: quicker for short recordings, words may differ."))] = False,
     language: Annotated[str | None, typer.Option(help="Code such as en or de; default: found out by itself.")] = None,
     temperature: Annotated[float | None, typer.Option(min=0, max=1, help="Sample at this one, no fallback.")] = None,
     task: Annotated[Task, typer.Option(help="translate: into English (multilingual models).")] = Task.transcribe,
@@ -95,7 +103,9 @@ def transcribe(
 
         run(audio, model, executor.value, threads, format.value, output, quiet, line,
             options={
-                "initial_prompt": prompt, "language": language, "timestamps": timestamps, "task": task.value,
+                "initial_prompt": prompt, "carry_initial_prompt": carry_prompt, "hotwords": hotwords, "beam_size": beam,
+                "patience": patience, "length_penalty": length_penalty, "best_of": best_of,
+                "context": "short" if fast else None, "language": language, "timestamps": timestamps, "task": task.value,
                 "word_timestamps": words or line is not None,
                 "temperatures": None if temperature is None else (temperature,)})
 

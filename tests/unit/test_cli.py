@@ -337,6 +337,23 @@ def test_transcribe_into_a_folder_that_cannot_be_written(noise):
     assert "cannot write" in failure("transcribe", noise, "-m", MODEL, "-o", "/proc/candlewick.txt")
 
 
+def test_transcribe_with_a_search(noise):
+    """Every option of the decoder gets there; on noise a random model guesses, so that beams and samples take their turns."""
+    words = ("--beam", 2, "--patience", 1.5, "--length-penalty", 0.6, "--best-of", 2, "--hotwords", "lamp", "--prompt", "boats",
+             "--carry-prompt", "--fast", "-q")
+    once, again = (json.loads(call("transcribe", noise, "-m", MODEL, "-f", "json", *words).stdout) for _ in range(2))
+    assert once["segments"] and once["segments"] == again["segments"]  # the same seed
+
+
+@pytest.mark.parametrize(("words", "message"), [
+    (("--beam", 0), "beam_size"), (("--beam", 5, "--patience", -1), "patience"), (("--patience", 2), "beam_size from 2 on"),
+    (("--beam", 5, "--temperature", 0.3), "use best_of"), (("--best-of", 3, "--temperature", 0), "use beam_size"),
+    (("--length-penalty", 2), "from 0 to 1"),
+])
+def test_transcribe_refuses_a_search_that_cannot_be(noise, words, message):
+    assert message in failure("transcribe", noise, "-m", MODEL, *words)
+
+
 def test_transcribe_refuses_what_the_checkpoint_cannot_do(noise):
     config = json.loads((MODEL / "generation_config.json").read_text())
     language = "xx"
