@@ -143,9 +143,10 @@ class Normed(Lazy):
         constants: dict[str, Any] = {"M": m, "N": n, "X": x.offset // WORD, "LDX": ldx, "W": self.weight.offset // WORD,
                                      "Y": y.offset // WORD, "EPS": self.eps}
         if self.bias is None:
-            s.call("rms_norm", [x, self.weight, y], m, **constants)
+            s.call(s.form("rms_norm", "subgroups"), [x, self.weight, y], m, **constants)
         else:
-            s.call("layer_norm", [x, self.weight, self.bias, y], m, **constants, B=self.bias.offset // WORD)
+            constants["B"] = self.bias.offset // WORD
+            s.call(s.form("layer_norm", "subgroups"), [x, self.weight, self.bias, y], m, **constants)
         return y
 
 
@@ -251,4 +252,4 @@ def reduce(s: Lowering, wanted: list[tuple[Reduced, View]]) -> None:
         constants |= {PLACES[r.op]: to.offset // WORD, f"{PLACES[r.op]}_STEP": step}
         if r.op == "argmax":
             constants["AS_FLOAT"] = int(r.as_float)
-    s.call("reduce", [x, y], m, **constants)
+    s.call(s.form("reduce", "subgroups"), [x, y], m, **constants)

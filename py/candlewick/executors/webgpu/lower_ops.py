@@ -38,7 +38,7 @@ def _softmax(s: Lowering, i: Instruction) -> View:
     x = s.contiguous(s.view(i.args[0]).map(lambda a: np.moveaxis(a, i.attrs["axis"], -1)))
     y, n = s.buffer(x.shape), x.shape[-1]
     m = prod(x.shape) // n
-    s.call("softmax", [x, y], m, M=m, N=n, X=words(x), Y=words(y), LOG=int(i.op == "log_softmax"))
+    s.call(s.form("softmax", "subgroups"), [x, y], m, M=m, N=n, X=words(x), Y=words(y), LOG=int(i.op == "log_softmax"))
     return y.map(lambda a: np.moveaxis(a, -1, i.attrs["axis"]))
 
 

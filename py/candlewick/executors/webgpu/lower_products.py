@@ -61,7 +61,11 @@ def _product(
             n_groups = -(-part // 4) * m
         else:
             n_groups = -(-(part // 2 if gated else part) // ((2 if gated else 4) * (64 // s.lanes)))
-        s.call("linear", [x, w, b, r, y, s.scalars, *([..., *ends] if ends else [])], n_groups, entry, **constants, **more)
+        if ends:
+            kernel = s.form("linear", "subgroups") if s.teams else "linear"
+        else:
+            kernel = s.form("linear", "shader-f16") if entry == "tiles" and weight.dtype == "f16" else "linear"
+        s.call(kernel, [x, w, b, r, y, s.scalars, *([..., *ends] if ends else [])], n_groups, entry, **constants, **more)
 
 
 def _entry(x: View, m: int, k: int, ldx: int, dtype: float) -> str:

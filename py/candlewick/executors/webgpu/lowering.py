@@ -24,6 +24,7 @@ from ...program import Instruction, Program, Value
 from ..views import WORD, View, merge_axes, strided
 from .fusion import find_gates, find_heads
 from .lazy import Lazy
+from .variants import variant
 
 DEFAULT_LIMITS = {
     "maxStorageBufferBindingSize": 1 << 27, "maxBufferSize": 1 << 28, "maxStorageBuffersPerShaderStage": 8,
@@ -103,7 +104,10 @@ class Lowering:
         self.reads.update(v.name for v in self.program.outputs.values() if v.kind == "temp")
         self.gates, self.heads = find_gates(self.program, self.reads), find_heads(self.program)
         self.placed: set[int] = set()
-        self.lanes = 16
+        least, most = (self.limits.get(f"subgroup{end}Size", 0) for end in ("Min", "Max"))
+        self.teams = "subgroups" in self.features and least == most and 64 % most == 0 if most else False
+        """Whether products of few rows may rely on subgroups of one size."""
+        self.lanes = most if self.teams else 16
         self.written = {i.out.name for i in code if i.out.kind == "state"}
 
     def buffer(self, shape: tuple[int, ...]) -> View:
@@ -119,6 +123,15 @@ class Lowering:
         if planes > most:
             raise ValueError(f"{n} workgroups are wanted; this device allows {most} along each of three axes")
         return -(-n // (rows * planes)), rows, planes
+
+    def form(self, kernel: str, *features: str) -> str:
+        """The name of a kernel in the form that uses those of these features that the device has."""
+        there = [f for f in features if f in self.features]
+        if not there:
+            return kernel
+        name = "+".join([kernel, *there])
+        self.sources.setdefault(name, variant(kernel, there))
+        return name
 
     def call(
         self,

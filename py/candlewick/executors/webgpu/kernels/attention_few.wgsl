@@ -53,7 +53,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(num_workgroups) counts: ve
     for (var first = part * KEYS; first < end; first += CHUNK) {
         for (var turn = 0u; turn < CHUNK; turn += 64) {
             let key = min(first + turn + lane / 4, NK - 1);
-            var dots = array<f32, 8>();
+            var dots = array<f32, 8>(); // said in words: some compilers forget that a variable in a loop begins at 0
             for (var c = lane % 4; c < D / 4; c += 4) {
                 let its = k[(k_at + key * K_ROW) / 4 + c];
                 for (var r = 0u; r < rows; r++) {

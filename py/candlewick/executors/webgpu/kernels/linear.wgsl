@@ -191,15 +191,16 @@ var<workgroup> scales: array<f32, 4>;
 /// (team in the workgroup, member of the team)
 fn whereabouts(lane: u32) -> vec2u { return vec2u(lane / LANES, lane % LANES); }
 
-/// Member i of a team gets the sums i and (i + 8) % 16 of the whole team.
-fn gather(lane: u32, member: u32, mine: ptr<function, array<f32, 16>>) -> vec2f {
+/// The sums of every member become known to its team.
+fn share(lane: u32, mine: ptr<function, array<f32, 16>>) {
     for (var i = 0u; i < 16; i++) { parts[i * 65 + lane] = (*mine)[i]; }
     workgroupBarrier();
-    let first = lane - member;
-    let one = member % 16 * 65;
-    let other = (member + 8) % 16 * 65;
-    var sum = vec2f(0.0);
-    for (var j = first; j < first + LANES; j++) { sum += vec2f(parts[one + j], parts[other + j]); }
+}
+
+/// Sum number i of the whole team whose first lane this is.
+fn team_sum(first: u32, i: u32, mine: ptr<function, array<f32, 16>>) -> f32 {
+    var sum = 0.0;
+    for (var j = first; j < first + LANES; j++) { sum += parts[i * 65 + j]; }
     return sum;
 }
 
@@ -247,21 +248,23 @@ fn team_column(first: u32, c: u32) -> u32 {
     return min(first * 4 + c, N - 1);
 }
 
-/// Sums of a team -> columns of y.
+/// Sums of a team -> columns of y; sum 4 c + r is of column c and row r.
 fn end(lane: u32, member: u32, first: u32, rows: u32, sums: ptr<function, array<f32, 16>>) {
-    let both = gather(lane, member, sums);
-    let c = member / 4;
-    let row = member % 4;
-    if (row >= M || member >= 16) { return; }
-    if (GATED) {
-        let column = first * 2 + c;
+    share(lane, sums);
+    for (var i = member; i < select(16u, 8u, GATED); i += LANES) {
+        let row = i % 4;
+        if (row >= M) { continue; }
         let passes = select(0.0, 1.0, row < rows);
-        if (c < 2 && column < N / 2) { finish_gate(row, column, both.x * passes, both.y); }
-        return;
-    }
-    let column = first * 4 + c;
-    if (column < N) {
-        if (row < rows) { finish(row, column, both.x); } else { y[Y + row * LDY + column] = 0.0; }
+        let sum = team_sum(lane - member, i, sums) * passes;
+        if (GATED) {
+            let column = first * 2 + i / 4;
+            if (column < N / 2) { finish_gate(row, column, sum, team_sum(lane - member, i + 8, sums)); }
+            continue;
+        }
+        let column = first * 4 + i / 4;
+        if (column < N) {
+            if (row < rows) { finish(row, column, sum); } else { y[Y + row * LDY + column] = 0.0; }
+        }
     }
 }
 

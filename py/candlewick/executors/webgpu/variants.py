@@ -1,0 +1,77 @@
+"""Other forms of kernels for devices that can more: sums across a subgroup, weights as float16 in workgroup memory. A kernel's
+file is its plain form and valid as it stands; a form has other texts in the place of some of its functions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+KERNELS = Path(__file__).with_name("kernels")
+VARIANTS = {
+    "layer_norm": [("subgroups",)], "rms_norm": [("subgroups",)], "softmax": [("subgroups",)], "reduce": [("subgroups",)],
+    "linear": [("subgroups",), ("shader-f16",)],
+}
+"""The forms that lowering may choose."""
+
+# How lanes are spread over subgroups is left to the driver, so nothing here supposes it.
+TOTAL = """fn total(lane: u32, mine: f32) -> f32 {
+    let sum = subgroupAdd(mine);
+    let member = subgroupExclusiveAdd(1u);
+    let size = subgroupAdd(1u);
+    parts[lane] = select(0.0, sum, member == 0u);
+    workgroupBarrier();
+    var all = 0.0;
+    for (var j = member; j < THREADSu; j += size) { all += parts[j]; }
+    all = subgroupAdd(all);
+    workgroupBarrier();
+    return all;
+}
+"""
+WHEREABOUTS = """var<workgroup> teams: atomic<u32>;
+
+fn whereabouts(lane: u32) -> vec2u {
+    if (lane == 0) { atomicStore(&teams, 0u); }
+    workgroupBarrier();
+    let member = subgroupExclusiveAdd(1u);
+    var team = 0u;
+    if (member == 0u) { team = atomicAdd(&teams, 1u); }
+    return vec2u(subgroupBroadcastFirst(team), member);
+}
+"""
+SHARE = """fn share(lane: u32, mine: ptr<function, array<f32, 16>>) {
+    for (var i = 0u; i < 16; i++) { (*mine)[i] = subgroupAdd((*mine)[i]); }
+}
+"""
+TEAM_SUM = """fn team_sum(first: u32, i: u32, mine: ptr<function, array<f32, 16>>) -> f32 { return (*mine)[i]; }
+"""
+
+
+def variant(kernel: str, features: Sequence[str]) -> str:
+    """The text of a kernel in the form that uses these features."""
+    text = (KERNELS / f"{kernel}.wgsl").read_text()
+    head = ""
+    if "shader-f16" in features:
+        head += "enable f16;\n"
+        text = _once(text, r"alias Stored = f32;", "alias Stored = f16;")
+    if "subgroups" in features:
+        head += "enable subgroups;\n"
+        if kernel == "linear":
+            for name, other in (("whereabouts", WHEREABOUTS), ("share", SHARE), ("team_sum", TEAM_SUM)):
+                text = _replaced(text, name, other)
+        else:
+            (threads,) = re.findall(r"@workgroup_size\((\d+)\)", text)
+            text = _replaced(text, "total", TOTAL.replace("THREADS", threads))
+    return head + text
+
+
+def _replaced(text: str, name: str, other: str) -> str:
+    """The function `name` becomes another text."""
+    return _once(text, rf"^fn {name}\(.*?\}}\n(?=\n|$)", other)
+
+
+def _once(text: str, pattern: str, other: str) -> str:
+    text, n = re.subn(pattern, lambda _: other, text, flags=re.MULTILINE | re.DOTALL)
+    if n != 1:
+        raise ValueError(f"{pattern!r} is in the kernel {n} times")
+    return text
