@@ -92,7 +92,8 @@ def test_every_kernel_compiles(page):
     sources = {path.stem: path.read_text() for path in KERNELS.glob("*.wgsl")}
     sources |= {op: kernel([(op, (0, 1)[: 1 + ("{1}" in formula)])], 2) for op, formula in FORMULAS.items()}
     there = page.evaluate("async () => [...(await navigator.gpu.requestAdapter()).features]")
-    sources |= {f"{name}+{form}": variant(name, form) for name, forms in VARIANTS.items() for form in forms if set(form) <= set(there)}
+    forms = [(name, form) for name, known in VARIANTS.items() for form in known if set(form) <= set(there)]
+    sources |= {f"{name}+{form}": variant(name, form) for name, form in forms}
     assert len(sources) > 30
     assert page.evaluate(COMPILE, sources) == []
 
@@ -156,17 +157,6 @@ def test_a_device_destroyed_in_the_middle(page, model, losses):
         assert [told["gpu"][key] for key in ("bytes", "buffers")] == [before[key] for key in ("bytes", "buffers")]
     if "timestamp-query" in before["features"]:
         assert before["times"] and all(time["runs"] > 0 and time["gpu_ms"] >= 0 for time in before["times"].values())
-
-
-def test_unload_leaves_nothing(page):
-    """Two loads of one model hold the same, before and after runs; none of it is there after unload."""
-    sizes = []
-    for _ in range(2):
-        info = load(page, "test-llama", executor="webgpu")
-        page.evaluate(ASK["test-llama"])
-        told = page.evaluate("() => engine.describe()")["gpu"]
-        sizes.append((info["memory"]["kernel"], info["gpu"]["buffers"], told["bytes"], told["buffers"], told["peak"]))
-    assert sizes[0] == sizes[1] and 0 < sizes[0][0] <= sizes[0][2] <= sizes[0][4]
     page.evaluate("() => engine.unload()")
     told = page.evaluate("() => engine.describe()")
     assert told["memory"]["kernel"] == 0 and told["gpu"] is None
