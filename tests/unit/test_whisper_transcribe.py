@@ -43,6 +43,7 @@ class Scripted:
 
     def __init__(self, transcriber: Transcriber, script: Callable[[list[int]], dict[int, float]]) -> None:
         self.real, self.script, self.read, self.windows = transcriber.executor, script, [], []
+        self.programs, self.load = self.real.programs, self.real.load
         self.n_vocab, self.eot = transcriber.model.dims.n_vocab, transcriber.model.tokenizer.eot
         self.begin = transcriber.model.tokenizer.timestamp_begin
         self.suppress = transcriber.model.network.readout.suppress.array
