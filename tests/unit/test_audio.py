@@ -9,7 +9,7 @@ import pytest
 
 from candlewick import executors
 from candlewick.audio import AudioError, Resampler, ratio, read_wav, to_mono
-from candlewick.audio_file import read_audio_file
+from candlewick.audio_file import open_audio_file, read_audio_file
 from candlewick.weights.load import Weights
 
 RNG = np.random.default_rng(7)
@@ -228,3 +228,31 @@ def test_files_of_other_kinds(tmp_path):
         read_audio_file(tmp_path / "law.wav")
     with pytest.raises(FileNotFoundError):
         read_audio_file(tmp_path / "none.wav")
+
+
+async def test_files_by_the_piece(tmp_path):
+    """The same samples as of the whole; what is damaged ends there and says so."""
+    soundfile = pytest.importorskip("soundfile", reason="soundfile is not installed: FLAC, MP3 and Ogg are not tested")
+    x = np.stack([0.5 * tone(300, 22050, 44100), 0.2 * tone(500, 22050, 44100)], 1)
+    for suffix in (".flac", ".ogg", ".wav"):
+        path = tmp_path / f"tone{suffix}"
+        soundfile.write(path, x, 22050)
+        whole = to_mono(read_audio_file(path)[0])
+        sound = await open_audio_file(path)
+        assert (sound.rate, sound.frames) == (22050, 44100)
+        for first, n in ((0, 5000), (5000, 7000), (30000, 5000), (2000, 100), (44000, 5000), (50000, 5)):
+            part = await sound.read(first, n)
+            assert len(part) == max(0, min(n, 44100 - first))
+            if suffix != ".ogg" or first in (0, 5000):  # after a jump a lossy one begins anew
+                assert np.array_equal(part, whole[first : first + n])
+    flac = (tmp_path / "tone.flac").read_bytes()
+    (tmp_path / "cut.flac").write_bytes(flac[: len(flac) // 2])
+    sound = await open_audio_file(tmp_path / "cut.flac")
+    heard = 0
+    while len(part := await sound.read(heard, 4000)):
+        heard += len(part)
+    assert 10_000 < heard == sound.frames < 40_000 and "cut short or damaged: only" in sound.note
+    for name, words in (("page.mp3", "a web page"), ("empty.ogg", "it is empty")):
+        (tmp_path / name).write_text("<!doctype html>" if "page" in name else "")
+        with pytest.raises(AudioError, match=words):
+            await open_audio_file(tmp_path / name)

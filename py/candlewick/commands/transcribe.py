@@ -25,17 +25,18 @@ def transcribe(audio: Path, model: str, executor: str, threads: int | None, form
 
     from candlewick.models.whisper import subtitles
 
-    samples = read_recording(audio)
-    result = asyncio.run(run(folder, executor, threads, samples, options, quiet))
+    result = asyncio.run(run(folder, executor, threads, audio, options, quiet))
     if not result["segments"] and not quiet:
         print("no speech found", file=sys.stderr)
+    if note := result.get("note"):
+        print(f"{audio.name}: {note}", file=sys.stderr)
     if line is not None:
         result = subtitles.in_lines(result, line)
     emit(getattr(subtitles, f"to_{format}")(result), output)
 
 
 def read_recording(path: Path):
-    """-> (samples float32 (n_samples, channels), rate in Hz)."""
+    """-> (samples float32 (n_samples, channels), rate in Hz), whole."""
     from candlewick.audio_file import read_audio_file
 
     if path.is_dir():
@@ -43,25 +44,28 @@ def read_recording(path: Path):
     return read_audio_file(path)
 
 
-async def run(folder: Path, executor_name: str, threads: int | None, recording, options: dict[str, Any],
+async def run(folder: Path, executor_name: str, threads: int | None, recording: Path, options: dict[str, Any],
               quiet: bool) -> dict[str, Any]:
-    """Loads the model, resamples, transcribes; shows progress on stderr. -> the result event's dict."""
+    """Loads the model, hears the recording by the piece; shows progress on stderr. -> the result event's dict."""
     from candlewick import executors
     from candlewick.audio import Resampler
+    from candlewick.audio_file import open_audio_file
     from candlewick.models.whisper import TranscribeOptions, Transcriber
+    from candlewick.recording import Recording
     from candlewick.weights.load import Checkpoint
 
+    if recording.is_dir():
+        raise Failure(f"recording {recording} is a folder; give an audio file")
+    sound = await open_audio_file(recording)
     settings = TranscribeOptions(**{name: value for name, value in options.items() if value is not None})
     executor = executors.create(executor_name, threads=threads)
     view = Progress(quiet)
     try:
         with view:
             transcriber = await Transcriber.load(Checkpoint.open(folder), executor, view.on_load)
-            samples, rate = recording
-            audio = await Resampler(executor).resample(samples, rate)
-            async for event in transcriber.transcribe(audio, settings):
+            async for event in transcriber.transcribe(Recording(sound, Resampler(executor)), settings):
                 if event["event"] == "result":
-                    return event["result"]
+                    return event["result"] | ({"note": sound.note} if getattr(sound, "note", None) else {})
                 view.on_event(event)
                 await asyncio.sleep(0)  # the executor never waits, so this is where Ctrl-C can end the task
     finally:
