@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from playwright.sync_api import expect
 
+from candlewick.commands.browser import chromium_path
 from candlewick.models.whisper import subtitles
 from tests.browser.pages import DONE_MS, ROOT, SAMPLE, give, sample_times, visit, wait_ready, wav, words
 
@@ -157,12 +158,12 @@ def test_stop_and_go_on_is_the_whole(page):
 
 
 def test_lines_of_chosen_length(page):
-    page.locator("#options summary").click()
+    page.locator("#options > summary").click()
     page.get_by_label("Time every word").check()
     give(page, "words.wav", SAMPLE.read_bytes())
     page.locator("#job[aria-busy=false]").wait_for(timeout=DONE_MS)
     page.get_by_label("Time every word").uncheck()
-    page.locator("#options summary").click()
+    page.locator("#options > summary").click()
     with page.expect_download() as got:
         page.locator("#take-away [data-format=json]").click()
     result = json.loads(got.value.path().read_text())
@@ -172,3 +173,33 @@ def test_lines_of_chosen_length(page):
             page.locator("#take-away [data-format=srt]").click()
         assert got.value.path().read_text() == subtitles.to_srt(subtitles.in_lines(result, int(length)))
     page.get_by_label("Lines of subtitles").select_option("")
+
+
+def test_a_recording_made_meanwhile_and_a_microphone_that_goes_away(browser, site):
+    """What was recorded until the microphone was taken waits behind the file that is transcribed."""
+    switches = ["--no-sandbox", "--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream"]
+    talking = browser.browser_type.launch(executable_path=chromium_path(), args=switches)
+    try:
+        with visit(talking, site) as page:
+            wait_ready(page)
+            page.evaluate("""() => {
+              const ask = navigator.mediaDevices.getUserMedia.bind(navigator.mediaDevices);
+              navigator.mediaDevices.getUserMedia = async (wish) => window.taken = await ask(wish);
+            }""")
+            give(page, "long.wav", sample_times(8))
+            expect(page.locator("#doing")).to_contain_text("Listening", timeout=DONE_MS)
+            page.get_by_role("button", name="Record", exact=True).click()
+            expect(page.locator("#mic-say")).to_have_text(re.compile("Recording 0:0[1-9]"), timeout=DONE_MS)
+            drop_all(page, [("dropped.wav", SAMPLE.read_bytes())])
+            page.evaluate("() => taken.getAudioTracks()[0].dispatchEvent(new Event('ended'))")
+            expect(page.locator("#files li .name")).to_have_text(["long.wav", "dropped.wav", "Recording 1"], timeout=DONE_MS)
+            expect(page.locator("#mic-say")).to_have_text("Press to record")
+            page.get_by_role("button", name="Stop", exact=True).click()
+            page.locator("#files li[data-state=done]").filter(has_text="dropped.wav").wait_for(timeout=DONE_MS)
+            page.locator("#files li[data-state=done]").filter(has_text="Recording 1").wait_for(timeout=DONE_MS)
+            row(page, "Recording 1").locator(".pick").click()
+            with page.expect_download() as got:
+                page.get_by_role("button", name="Save recording").click()
+            assert got.value.path().read_bytes()[:4] == b"RIFF"
+    finally:
+        talking.close()

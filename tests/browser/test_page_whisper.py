@@ -120,11 +120,11 @@ def test_sample_streams_in_then_player_and_lines_go_together(page):
 
 
 def test_words_are_timed_lit_and_clicked(page):
-    page.locator("#options summary").click()
+    page.locator("#options > summary").click()
     page.get_by_label("Time every word").check()
     try_sample(page)
     page.get_by_label("Time every word").uncheck()
-    page.locator("#options summary").click()  # the page goes on to the next test
+    page.locator("#options > summary").click()  # the page goes on to the next test
     line = page.locator("#lines li").nth(1)
     said = line.locator(".word").all_inner_texts()
     assert len(said) > 5 and "".join(said) == line.locator(".said").inner_text()
@@ -187,7 +187,7 @@ def test_diagnostics_tell_the_device_and_nothing_said(page):
 
 
 def test_options_reach_the_model(page):
-    page.locator("#options summary").click()
+    page.locator("#options > summary").click()
     expect(page.get_by_label("Spoken language")).to_be_disabled()
     page.get_by_label("Words to expect").fill("A fairy tale, by Hans Christian Andersen.")
     page.get_by_label("Temperature").select_option("0")
@@ -213,6 +213,11 @@ def test_options_reach_the_model(page):
     page.get_by_label("Tries where it guesses").select_option("5")
     sent = page.evaluate("async () => (await import('/web/whisper/options.js')).options()")
     assert (sent["patience"], sent["length_penalty"], sent["best_of"]) == (2, 0.6, 5)
+    assert sent["hotwords"].startswith("A fairy tale") and "initial_prompt" not in sent
+    page.get_by_label("What was said before", exact=True).fill("It was night.")
+    try_sample(page)  # all of them together
+    assert "small candle" in words(page)
+    page.get_by_label("What was said before", exact=True).fill("")
     page.get_by_label("Search", exact=True).select_option("1")
     expect(page.get_by_label("Patience of the beam")).to_be_disabled()
     page.get_by_label("Tries where it guesses").select_option("1")
@@ -221,7 +226,7 @@ def test_options_reach_the_model(page):
     page.get_by_label("Words to expect").fill("")
     page.get_by_label("Temperature").select_option("auto")
     page.get_by_label("Use what was said before").check()
-    page.locator("#options summary").click()
+    page.locator("#options > summary").click()
 
 
 # ---- Stop, and what comes after ----------------------------------------------------------------------------------------
@@ -305,7 +310,7 @@ def everything_by_keys(page):
     expect(page.get_by_text("record, and stop recording")).to_be_visible()
     page.keyboard.press("o")
 
-    page.locator("#options summary").focus()
+    page.locator("#options > summary").focus()
     page.keyboard.press("Enter")
     page.get_by_role("textbox", name="Words to expect").focus()
     page.keyboard.type("so a rope")  # letters that are keys elsewhere

@@ -8,6 +8,7 @@ const best = byId("best-of", HTMLSelectElement);
 const patience = byId("patience", HTMLInputElement);
 const penalty = byId("length-penalty", HTMLInputElement);
 const fast = byId("fast", HTMLInputElement);
+const before = byId("before", HTMLTextAreaElement);
 
 /** What a beam does and greedy decoding does not. */
 const showBeam = () => { patience.disabled = penalty.disabled = beam.value === "1"; };
@@ -28,6 +29,7 @@ export function decoding() {
     ...(samples > 1 && { best_of: samples }),
     ...(beams > 1 && waits !== null && waits !== 1 && { patience: waits }),
     ...(beams > 1 && longer !== null && { length_penalty: longer }),
+    ...(before.value.trim() && { initial_prompt: before.value.trim() }),
     ...(fast.checked && { context: "short" }),
   };
 }

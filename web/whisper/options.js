@@ -77,7 +77,7 @@ export function options() {
   return {
     ...(multilingual && language.value && { language: language.value }),
     ...(multilingual && translate.checked && { task: "translate" }),
-    ...(prompt.value.trim() && { initial_prompt: prompt.value.trim() }),
+    ...(prompt.value.trim() && { hotwords: prompt.value.trim() }),
     ...(temperature.value !== "auto" && { temperatures: [Number(temperature.value)] }),
     ...(words.checked && { word_timestamps: true }),
     ...(!previous.checked && { condition_on_previous_text: false }),
