@@ -85,7 +85,7 @@ def test_the_processor_never_touches_the_gpu(page):
     ({"software": True}, "emulator"),
     ({"dead": True}, "gone already"),
     ({"room": 20_000}, "no room"),
-    ({"limits": {"maxStorageBufferBindingSize": 1024}}, "this GPU allows"),
+    ({"limits": {"maxStorageBufferBindingSize": 1024}}, "more than this device allows in a buffer"),
     ({"broken": "layer_norm"}, "kernel layer_norm"),
 ])
 def test_what_stands_against_a_gpu_leads_to_webassembly(page, faults, words):
