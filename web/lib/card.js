@@ -10,7 +10,7 @@ import { Verify } from "./verify.js";
 import { errorNotice, executorName, loadWords, Pace } from "./words.js";
 
 /** Python with NumPy and the engine's code, measured; a manifest that knows the whole sum is believed instead. */
-const RUNTIME_BYTES = 110e6;
+const RUNTIME_BYTES = 80e6;
 
 /**
  * @typedef {object} Kind what a page's models are like
@@ -152,8 +152,9 @@ export class ModelCard {
       outcome.replaceChildren(el("p", { class: "notice bad", role: "alert",
         text: `${this.kind.family} needs ${wanted.join(", ")}; ${folder ? "the chosen folder does" : "the chosen files do"} not have ${wanted.length > 1 ? "them" : "it"}.` }));
       outcome.scrollIntoView({ block: "nearest" });
+      const said = outcome.firstChild;
       void this.link.examine(files).then(({ family }) => {
-        if (family !== this.kind.task) outcome.replaceChildren(el("p", { class: "notice bad", role: "alert", text: elsewhere(family) }));
+        if (family !== this.kind.task && outcome.firstChild === said) outcome.replaceChildren(el("p", { class: "notice bad", role: "alert", text: elsewhere(family) }));
       }, () => {});                                       // nothing that is known: what was said stands
       return;
     }
@@ -161,7 +162,7 @@ export class ModelCard {
     const useful = this.kind.useful?.(files) ?? files.filter((file) => /\.(json|safetensors|txt)$/.test(file.name));
     this.#bytes = useful.reduce((sum, file) => sum + file.size, 0);
     this.#describe(this.#bytes, undefined, undefined);
-    this.#replace({ model: null, files: useful, name: folder || useful[0].name.replace(/\.[a-z0-9]+$/i, "") || "Your model" });
+    this.#replace({ model: null, files: useful, name: folder || nameOf(useful) });
     byId("model-note", HTMLParagraphElement).textContent = kept ? "Your own model, kept in this browser." : "Your own files, read on this device.";
     this.#stored.offer(kept ? null : { name: this.link.model.name, files: useful });
     void this.#examine(this.link.model);
@@ -295,6 +296,8 @@ export class ModelCard {
 
 const KINDS = /** @type {Record<string, string>} */ ({ whisper: "a speech model", sam: "a model for pictures", llama: "a language model" });
 const PAGES = /** @type {Record<string, string>} */ ({ whisper: "Whisper", sam: "Segment", llama: "Llama" });
+/** What loose files are called: as the largest of them, unless that is a name that all models have. @param {File[]} files */
+const nameOf = (files) => files.reduce((a, b) => (b.size > a.size ? b : a)).name.replace(/\.[a-z0-9]+$/i, "").replace(/^(pytorch_)?model\b.*/i, "") || "Your model";
 /** @param {string} family */
 const elsewhere = (family) => `This is ${KINDS[family]}. It can be used on the ${PAGES[family]} page.`;
 /** 135 M, 1.1 B @param {number} n */
