@@ -256,7 +256,7 @@ def multilingual(browser, site):
         drop(page, folder(MODELS / "test-whisper-multilingual"))
         expect(page.locator("#model-facts")).to_contain_text("F16", timeout=READY_MS)
         load(page)
-        page.locator("#options summary").click()
+        page.locator("#options > summary").click()
         yield page
 
 
@@ -276,6 +276,24 @@ def test_a_language_is_picked_and_translated(multilingual):
     expect(multilingual.locator("#job-facts")).to_contain_text("German, translated into English", timeout=DONE_MS)
     multilingual.get_by_label("Translate into English").uncheck()
     multilingual.get_by_label("Spoken language").select_option("")
+
+
+def test_a_long_list_of_languages_is_searched(multilingual):
+    """The checkpoint at hand has four; large ones have a hundred."""
+    search, language = multilingual.get_by_label("Search languages"), multilingual.locator("#language")
+    expect(search).to_be_hidden()
+    offer = "async (languages) => (await import('./options.js')).applyLanguages({ multilingual: true, languages })"
+    multilingual.evaluate(offer, "en zh de es ru ko fr ja pt tr pl ca nl ar sv it haw yue".split())
+    search.fill("man")
+    expect(language).to_have_value("de")
+    search.fill("ne")
+    assert language.locator("option").all_inner_texts()[1:] == ["Cantonese", "Chinese", "Japanese"]
+    search.press("Enter")
+    expect(language).to_have_value("yue")
+    expect(language.locator("option")).to_have_count(19)
+    language.select_option("")
+    multilingual.evaluate(offer, ["en", "zh", "de", "es"])
+    expect(search).to_be_hidden()
 
 
 def test_an_english_model_offers_neither(multilingual):
