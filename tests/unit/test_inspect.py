@@ -75,7 +75,7 @@ def test_folder_of_each_kind(tmp_path):
 
 
 @pytest.mark.parametrize("name, content, words", [
-    ("a.bin", bytes(100), "A .bin is read if it is PyTorch's, llama2.c's or CTranslate2's"),
+    ("a.bin", bytes(100), "A .bin is read if it is of PyTorch, whisper.cpp, llama2.c or CTranslate2"),
     ("a.gguf", b"<!doctype html>", "wanted a GGUF file"),
     ("a.npz", b"PK\x03\x04" + bytes(20), "no end of a zip file"),
     ("a.onnx", b"\0", "a.onnx"),
@@ -84,3 +84,12 @@ def test_what_is_none_of_these(name, content, words, tmp_path):
     (tmp_path / name).write_bytes(content)
     result = CliRunner().invoke(app, ["inspect", str(tmp_path / name)])
     assert result.exit_code == 1 and words in result.output
+
+
+def test_whisper_cpp():
+    for path in (MODELS / "test-whisper-ggml" / "ggml-model.bin", MODELS / "test-whisper-ggml"):
+        found = report(path)
+        assert found["format"] == "whisper.cpp" and found["metadata"]["n_audio_ctx"] == 100
+        rows = {row["name"]: (row["dtype"], row["shape"]) for row in found["tensors"]}
+        assert rows["encoder.blocks.1.mlp.0.weight"] == ("q8_0", [64, 32])
+        assert rows["encoder.positional_embedding"] == ("f32", [100, 32])

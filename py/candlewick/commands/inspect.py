@@ -72,7 +72,7 @@ async def folder(path: Path, checkpoint: Checkpoint) -> Header:
 
 async def header(path: Path) -> Header:
     """The header of one file, told by its first bytes. Raises WeightsError that says what the file looks like instead."""
-    from candlewick.weights import gguf, llama2c, npz, pth, safetensors, zip
+    from candlewick.weights import ggml, gguf, llama2c, npz, pth, safetensors, zip
     from candlewick.weights.convert import ctranslate2
     from candlewick.weights.source import FileSource, WeightsError
 
@@ -89,13 +89,16 @@ async def header(path: Path) -> Header:
     if suffix == ".onnx":
         return onnx(path)
     if suffix == ".bin":
+        if start[:4] == ggml.MAGIC:
+            whisper = await ggml.read_header(source)
+            return Header("whisper.cpp", list(whisper.tensors.values()), dict(whisper.sizes))
         if int.from_bytes(start[:4], "little") == ctranslate2.VERSION and len(start) > 4:
             model = await ctranslate2.read_model(source)
             return Header(f"CTranslate2 {model.spec}", list(model.variables.values()), {})
         try:
             sizes = await llama2c.read_header(source)
         except WeightsError as error:
-            raise WeightsError(f"{error}. A .bin is read if it is PyTorch's, llama2.c's or CTranslate2's") from error
+            raise WeightsError(f"{error}. A .bin is read if it is of PyTorch, whisper.cpp, llama2.c or CTranslate2") from error
         return Header(f"llama2.c version {sizes.sizes.version}", list(sizes.tensors.values()), asdict(sizes.sizes))
     infos, metadata = await safetensors.read_header(source)
     return Header("safetensors", infos, dict(metadata))
