@@ -23,16 +23,17 @@ import numpy as np
 
 from candlewick.models.whisper.decoding import GREEDY, Decoded, TokenReader, detect_language, rules_for
 from candlewick.models.whisper.mel import FRAMES_PER_SECOND, HOP, N_FFT, SAMPLE_RATE, n_samples
+from candlewick.models.whisper.options import TranscribeOptions
 from candlewick.models.whisper.programs import contexts
 from candlewick.models.whisper.segments import Timeline, segment
 from candlewick.models.whisper.tokenizer import SECONDS_PER_TIMESTAMP
-from candlewick.models.whisper.transcribe import MARGIN, TranscribeOptions, Transcriber
+from candlewick.models.whisper.transcribe import MARGIN, Transcriber, nobody_speaks
 from candlewick.models.whisper.utterances import Utterance, Utterances
 from candlewick.models.whisper.words import CLOSING, as_dict, find_words, join_marks, shorten
 
 STEP = 0.4  # seconds of new sound that are worth a pass
-SOON, LATE = 1.0, 3.0  # seconds over which passes must agree: about words that the model is sure of, and about others
-SURE = math.log(0.6)  # log-probability of each token of a word that the model is sure of
+SOON, LATE = 1.5, 3.5  # seconds over which passes must agree: about words that the model is sure of, and about others
+SURE = math.log(0.7)  # log-probability of each token of a word that the model is sure of
 CONTEXT = 48  # tokens of earlier text that a pass is told
 TOKENS_PER_SECOND, SPARE_TOKENS = 8, 10  # nobody says more than this; a loop would
 
@@ -60,8 +61,8 @@ class LiveSession:
             suppress_blank=self.options.suppress_blank, max_initial_timestamp=None,
             seconds_per_timestamp=SECONDS_PER_TIMESTAMP)
         self.language: str | None = (self.options.language or None) if self.tokenizer.multilingual else "en"
-        prompt = self.options.initial_prompt.strip()
-        self.prompt = self.tokenizer.encode(" " + prompt) if prompt else []
+        prompts = (self.options.hotwords.strip(), self.options.initial_prompt.strip())
+        self.prompt = [token for text in prompts if text for token in self.tokenizer.encode(" " + text)]
         self.previous: list[int] = []  # tokens of the utterances before
         self.rng = random.Random(self.options.seed)
         self.utterances = Utterances(self.dims.n_frames / FRAMES_PER_SECOND)
@@ -231,7 +232,7 @@ class LiveSession:
             self.n_passes += 1
             utterance.heard, utterance.decoded = utterance.start + len(sound), decoded
             if not self._loops(utterance, decoded):
-                silent = not utterance.committed and self._is_silence(decoded)
+                silent = not utterance.committed and nobody_speaks(self.options, decoded)
                 utterance.hypothesis, utterance.logprobs = [] if silent else decoded.tokens, logprobs
                 return True
         return False
@@ -294,14 +295,6 @@ class LiveSession:
         """Its last pass is a loop, or a guess."""
         decoded, least = utterance.decoded, self.options.logprob_threshold
         return decoded is not None and (self._loops(utterance, decoded) or (least is not None and decoded.avg_logprob < least))
-
-    def _is_silence(self, decoded: Decoded) -> bool:
-        """As for whole recordings: nobody speaks, the model says, and it is not sure of the words it found either."""
-        most, least = self.options.no_speech_threshold, self.options.logprob_threshold
-        if most is None or decoded.no_speech_prob <= most / 2:
-            return False
-        times = 1 if decoded.no_speech_prob > most else 2
-        return least is None or decoded.avg_logprob <= times * least
 
     def _seconds(self, sample: int) -> float:
         return self.offset + sample / SAMPLE_RATE

@@ -374,14 +374,7 @@ class Transcription:
         return (loops or unsure) and not silent
 
     def is_silence(self, decoded: Decoded) -> bool:
-        """The model says that nobody speaks, and is not sure of the words it found either. Here we go beyond the reference: it
-        is enough that the model half says so if the words are mere guesses, as they are for tones and music."""
-        o = self.options
-        if o.no_speech_threshold is None or decoded.no_speech_prob <= o.no_speech_threshold / 2:
-            return False
-        if decoded.no_speech_prob > o.no_speech_threshold:
-            return o.logprob_threshold is None or decoded.avg_logprob <= o.logprob_threshold
-        return o.logprob_threshold is not None and decoded.avg_logprob <= 2 * o.logprob_threshold
+        return nobody_speaks(self.options, decoded)
 
     def remember(self, tokens: list[int], decoded: Decoded) -> None:
         """What the next window is told; a window that had to be guessed is not passed on, nor anything before it."""
@@ -443,3 +436,14 @@ def levels(samples: np.ndarray) -> list[float]:
     size = SAMPLE_RATE // LEVELS
     loud = np.abs(samples).reshape(-1)
     return [round(float(x), 3) for x in loud[: len(loud) // size * size].reshape(-1, size).max(axis=1)]
+
+
+def nobody_speaks(options: TranscribeOptions, decoded: Decoded) -> bool:
+    """The model says that nobody speaks, and is not sure of the words it found either. Here we go beyond the reference: it
+    is enough that the model half says so if the words are mere guesses, as they are for tones and music."""
+    least = options.logprob_threshold
+    if options.no_speech_threshold is None or decoded.no_speech_prob <= options.no_speech_threshold / 2:
+        return False
+    if decoded.no_speech_prob > options.no_speech_threshold:
+        return least is None or decoded.avg_logprob <= least
+    return least is not None and decoded.avg_logprob <= 2 * least
