@@ -9,6 +9,7 @@
  *   again: what lose is after that
  *   room: bytes that all buffers of a device may take; broken: a kernel that does not compile; invalid: submits fail a check
  *   silent: nothing that is submitted ever ends; stray: an error that no scope catches, after the next submit
+ *   slow: milliseconds that a pipeline takes to compile
  */
 
 export const counts = {
@@ -108,7 +109,7 @@ class FakeDevice {
   }
   async createComputePipelineAsync({ compute, label }) {
     counts.pipelines++;
-    await 0;
+    await new Promise((resolve) => (this.faults.slow ? setTimeout(resolve, this.faults.slow) : resolve()));
     if (this.isLost) throw new DOMException("the device is lost", "OperationError");
     if (this.faults.broken === label) throw new Error(`the fake does not like ${compute.entryPoint}`);
     return { getBindGroupLayout: () => ({}) };

@@ -210,6 +210,43 @@ def test_lost_while_nothing_runs(page):
     assert found == {"lost": "the test pulled the plug", "settled": True, "error": None, "executor": "webgpu"}
 
 
+def test_a_lost_device_can_be_unloaded(page):
+    found = on(page, """
+      await load("webgpu");
+      await gpu({}, { lose: true });
+      const gone = await outcome(engine.unload());
+      const { live, bytes } = await gpu();
+      const { result } = await load("webgpu", "test-llama");
+      const restarts = events.filter(({ event }) => event === "restart").length;
+      return { error: gone.error ?? null, live, bytes, executor: result.executor, restarts };
+    """)
+    assert found == {"error": None, "live": 0, "bytes": 0, "executor": "webgpu", "restarts": 0}
+
+
+def test_stop_while_shaders_compile(page):
+    """Stopped, the load leaves nothing on the GPU; so does a request that is stopped, apart from the model."""
+    found = on(page, """
+      await gpu({ slow: 500 });
+      const stop = new AbortController();
+      const onEvent = ({ stage }) => stage === "shaders" && stop.abort();
+      const params = { model: "/models/test-whisper/", executor: "webgpu" };
+      const { error } = await outcome(engine.load(params, { onEvent, signal: stop.signal }));
+      const left = await gpu();
+      await load("webgpu");
+      const before = await gpu();
+      const halt = new AbortController();
+      const channels = [new Float32Array(16000 * 60).map((_, i) => Math.sin(i * i) / 4)];
+      const how = { signal: halt.signal, onEvent: () => halt.abort() };   // at the first thing that is told
+      const stopped = (await outcome(engine.transcribe({ audio: { kind: "pcm", channels, rate: 16000 } }, how))).error;
+      const after = await gpu();
+      const settled = Boolean((await say()).result);
+      return { codes: [error.code, stopped.code], left: [left.live, left.bytes], settled,
+        buffers: after.live - before.live, devices: after.devices - before.devices };
+    """)
+    assert found["codes"] == ["cancelled", "cancelled"] and found["left"] == [0, 0] and found["settled"]
+    assert found["buffers"] in (0, 1) and found["devices"] == 0  # one: the buffer that the first run reads from
+
+
 def test_a_picture_is_set_again_on_the_new_device(page):
     found = on(page, """
       await load("webgpu", "test-sam");
