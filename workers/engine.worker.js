@@ -314,9 +314,9 @@ async function profile(params) {
 
 /**
  * Whether the executor in use computes what it should: every kernel on a device of its own, and a step of the loaded model.
- * @param {{model?: boolean}} params
+ * @param {{model?: boolean, quick?: boolean}} params
  */
-async function verify({ model = true }) {
+async function verify({ model = true, quick = false }) {
   await ready;
   const signal = /** @type {AbortController} */ (abort).signal;
   const scratch = loaded && (await hosts.another());
@@ -326,7 +326,7 @@ async function verify({ model = true }) {
   let sources = null;
   try {
     if (model) ({ sources } = await openCheckpoint(loaded.model, loaded.files, { store: await storePromise, signal, warn }));
-    const result = await ask(python.worker.verify(scratch, sources ?? undefined));
+    const result = await ask(python.worker.verify(scratch, sources ?? undefined, quick));
     return { ...result, executor: gpu ? "webgpu" : "wasm", gpu: gpu && gpu.about };
   } finally {
     sources?.forEach((source) => source.close());

@@ -166,7 +166,7 @@ export const MEDIABUNNY = "1.61.0";
  *   | {id: number, method: "embedding", params: {id: string}}
  *   | {id: number, method: "prepare", params: {tokens: number, mask?: boolean}}
  *   | {id: number, method: "profile", params: {entry: string, rounds?: number, position?: number}}
- *   | {id: number, method: "verify", params: {model?: boolean}}
+ *   | {id: number, method: "verify", params: {model?: boolean, quick?: boolean}}
  *   | {id: number, method: "describe", params: {}}
  *   | {id: number, method: "examine", params: {files: File[]}}
  *   | {id: number, method: "unload", params: {}}} Request

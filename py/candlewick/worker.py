@@ -63,9 +63,10 @@ class Worker:
         """{entry, rounds, position}: least time of each instruction, and of whole runs, in milliseconds."""
         return await self._answer(self._profile(**json.loads(params)))
 
-    async def verify(self, host: Any, sources: Any) -> str:
-        """host: an empty one, for every kernel, or None; sources: the loaded model's files again, for a step of it, or None."""
-        return await self._answer(self._verify(host, sources))
+    async def verify(self, host: Any, sources: Any, quick: bool = False) -> str:
+        """host: an empty one, for every kernel (quick: for some), or None; sources: the loaded model's files again, for a step
+        of it, or None."""
+        return await self._answer(self._verify(host, sources, quick))
 
     async def describe(self) -> str:
         return await self._answer(self._describe())
@@ -149,7 +150,7 @@ class Worker:
             self._task.forget()  # the entry has written into what it keeps
         return {"entry": entry, "rows": rows, "run_ms": run_ms}
 
-    async def _verify(self, host: Any, sources: Any) -> dict[str, Any]:
+    async def _verify(self, host: Any, sources: Any, quick: bool) -> dict[str, Any]:
         """Of the loaded model each entry takes one step, and what it kept from earlier requests is lost."""
         rows: list[dict[str, Any]] = []
 
@@ -164,7 +165,8 @@ class Worker:
         entries = None
         try:
             if host is not None:
-                await verify.verify_kernels(executor_for(host), rows, on_progress)
+                chosen = [case for case in verify.cases() if case.quick] if quick else None
+                await verify.verify_kernels(executor_for(host), rows, on_progress, chosen)
             if sources is not None and self._executor is not None:
                 for name, file in self._files.items():
                     file.js = sources.get(name)  # those of the load are closed

@@ -59,7 +59,7 @@ export function settingsOf(own) {
  * @param {(file: File) => Promise<Input>} what.read
  * @param {(input: Input, first: boolean) => Promise<Run>} what.once one run; its value goes to the driver as it is
  * @param {(loaded: any, first: Run, all: Run[]) => Record<string, any>} what.lines what a person reads
- * @param {Record<string, () => any>} [what.more] further things that a driver may ask for
+ * @param {Record<string, (...given: any[]) => any>} [what.more] further things that a driver may ask for
  */
 export function measure({ settings, ask, read, once, lines, more = {} }) {
   const choice = picked('file').then(([file]) => file);

@@ -68,16 +68,18 @@ export class Link {
     const { model, files } = this.model;
     const { executor, threads, capacity } = this.choice;
     const current = () => stop === this.#stop;
+    const distrusted = executor === "auto" && settings.get("wrong-gpu") === navigator.userAgent;
     this.#set("loading", { info: null, progress: null, needs: null, error: null });
     try {
       const info = await this.#engine.load(
-        { model, executor, ...(files && { files }), ...(threads && { threads }), ...(capacity && { capacity }),
+        { model, executor: distrusted ? "wasm" : executor, ...(files && { files }), ...(threads && { threads }), ...(capacity && { capacity }),
           ...(this.family && { family: this.family }), ...(settings.get("mirror") && model && { mirror: settings.get("mirror") }) },
         { signal: stop.signal, onEvent: (/** @type {any} */ event) => {
           if (!current() || event.event !== "progress") return;
           if (event.stage === "memory") this.#set("loading", { needs: event.total });
           else if (!behind(event, this.progress)) this.#set("loading", { progress: event });
         } });
+      if (distrusted) info.reason = `${info.reason}, as a verification found this GPU wrong`;
       if (current()) this.#set("ready", { info, progress: null });
       return info;
     } catch (error) {

@@ -26,10 +26,11 @@ export class Verify {
   #of = null;
   #timer = 0;
 
-  /** @param {import("./link.js").Link} link @param {() => void} toWasm chooses WASM, as a person would */
-  constructor(link, toWasm) {
+  /** @param {import("./link.js").Link} link @param {() => void} toWasm chooses WASM, as a person would @param {() => void} reload with the same choice */
+  constructor(link, toWasm, reload) {
     this.link = link;
     this.toWasm = toWasm;
+    this.reload = reload;
   }
 
   /** What stands in "How it runs". @returns {HTMLElement} */
@@ -67,6 +68,8 @@ export class Verify {
       byId("verify-outcome", HTMLDivElement).replaceChildren();
       if (onGpu(info) && info.gpu && settings.get(keyOf(info.gpu))) this.#warn(settings.get(keyOf(info.gpu)));
       this.showGpu();
+      const { gpu } = info ?? {};
+      if (onGpu(info) && gpu && !gpu.software && this.link.choice.executor === "auto" && settings.get("right-gpu") !== keyOf(gpu)) void this.#try(info);
     }
     byId("gpu", HTMLDetailsElement).hidden = !onGpu(info) || !info.gpu;
     const go = byId("verify-go", HTMLButtonElement);
@@ -130,7 +133,29 @@ export class Verify {
   /** For later visits with this GPU and browser. @param {string} words what is wrong with it, or "" */
   #remember(words) {
     const { info } = this.link;
-    if (onGpu(info) && info.gpu) settings.set(keyOf(info.gpu), words);
+    if (!onGpu(info) || !info.gpu) return;
+    settings.set(keyOf(info.gpu), words);
+    settings.set("wrong-gpu", words && navigator.userAgent);   // then "Automatic" is WASM
+    if (!words) settings.set("right-gpu", keyOf(info.gpu));
+  }
+
+  /**
+   * A GPU that was chosen by itself is tried before it is first used: some kernels, for a second or two, ahead of all requests.
+   * @param {any} info
+   */
+  async #try(info) {
+    /** @type {Verified | null} what fails otherwise, the engine gets over by itself */
+    const found = await this.link.run("verify", { model: false, quick: true }).catch(() => null);
+    if (!found || this.link.info !== info) return;
+    const words = found.ok ? "" : wrongWords(found, found.executor);
+    this.#remember(words);
+    if (words) {
+      this.reload();
+      announce(words);
+    } else if (!byId("verify-outcome", HTMLDivElement).hasChildNodes()) {
+      byId("verify-outcome", HTMLDivElement).append(el("p", { class: "small muted",
+        text: `Before its first use on this GPU, ${found.checks} checks of kernels agreed with the reference.` }));
+    }
   }
 
   /** Found at an earlier visit. @param {string} words */
