@@ -16,7 +16,8 @@ from candlewick.executors import ExecutorUnavailable, create
 from candlewick.executors.example import example_inputs
 from candlewick.executors.webgpu import WebgpuExecutor
 from candlewick.passes import optimise
-from candlewick.weights.load import Weights
+from candlewick.weights.load import Checkpoint, Weights
+from tests.bench.gpu.count import count
 from tests.executors.test_gpu_weights import run as run_with_file
 from tests.executors.test_gpu_weights import weight
 from tests.executors.test_ops import close
@@ -404,3 +405,22 @@ async def test_miniatures_step_by_step(host, model, entries):
         for name, want in expected.items():
             if want.dtype != np.int32:
                 close(outputs[name], want, 5e-5)
+
+
+# ---- what it costs
+
+
+async def test_dispatches_of_a_layer():
+    """Few enough for a GPU to be busy with work. The miniatures' queries, keys and values are too narrow to be joined: two more
+    than in a real model."""
+    for model, entry, most in (("test-llama", "decode", 10), ("test-whisper", "encode", 12), ("test-whisper", "decode_1", 13)):
+        loaded = await load_any(find_checkpoint(model))
+        row = count(optimise(loaded.programs[entry]), 3, 0)
+        assert row["a_layer"] <= most, row
+        assert count(optimise(loaded.programs[entry]), 3, 32)["dispatches"] == row["dispatches"]
+
+
+async def test_a_step_moves_little_more_than_it_must(whisper_tiny):
+    loaded = await load_any(Checkpoint.open(whisper_tiny))
+    row = count(optimise(loaded.programs["decode_1"]), 200, 0)
+    assert 0.95 < row["bytes_over_floor"] <= 1.15, row
