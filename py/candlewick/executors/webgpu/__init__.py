@@ -20,7 +20,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import contextmanager
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -73,8 +74,7 @@ class WebgpuExecutor(Executor):
         self, programs: Mapping[str, Program], weights: WeightSource, on_progress: Progress | None = None
     ) -> None:
         new = self._optimised(programs)
-        known, pool, used, first = dict(self._buffers), list(self._pool), dict(self._bytes), self._n_buffers
-        try:
+        with self._all_or_nothing() as known:
             lowered = {name: self._lower(p) for name, p in new.items()}
             made = {key: b for key, b in self._buffers.items() if key not in known}
             self._make(made)
@@ -88,17 +88,22 @@ class WebgpuExecutor(Executor):
             plan = _plan(lowered, sources)
             report = on_progress and (lambda done, total: on_progress("shaders", done, total, "steps"))
             await self.host.prepare(json.dumps(plan), report)
-        except BaseException:
-            # a load that fails leaves no name behind that holds no data, and no buffer
-            self._buffers, self._pool, self._bytes = known, pool, used
-            self._n_buffers = first
-            self.host.release(first)
-            raise
         for name, lowering in lowered.items():
             entry = self.entries[name] = Entry(lowering)
             entry.outputs = {n: (lowering.views[f"output {n}"], v) for n, v in new[name].outputs.items()}
         self.programs |= new
         self._bounds |= {name: bounds(p) for name, p in new.items()}
+
+    @contextmanager
+    def _all_or_nothing(self) -> Iterator[dict[tuple[str, str], Buffer]]:
+        """What fails leaves no name behind that holds no data, and no buffer; -> the shared buffers of before."""
+        known, pool, used, first = dict(self._buffers), list(self._pool), dict(self._bytes), self._n_buffers
+        try:
+            yield known
+        except BaseException:
+            self._buffers, self._pool, self._bytes, self._n_buffers = known, pool, used, first
+            self.host.release(first)
+            raise
 
     def _lower(self, program: Program, whole: bool = False) -> Lowering:
         """whole: with a value for every instruction, for `steps`."""
@@ -239,12 +244,12 @@ class WebgpuExecutor(Executor):
         self._program(entry)
         name = f"{entry} steps"
         if name not in self.entries:
-            known = dict(self._buffers)
-            lowering = self._lower(self.programs[entry], whole=True)
-            self._make({key: b for key, b in self._buffers.items() if key not in known})
-            self._place(lowering)
-            await self.host.settle()
-            await self.host.prepare(json.dumps(_plan({name: lowering}, lowering.sources)), None)
+            with self._all_or_nothing() as known:
+                lowering = self._lower(self.programs[entry], whole=True)
+                self._make({key: b for key, b in self._buffers.items() if key not in known})
+                self._place(lowering)
+                await self.host.settle()
+                await self.host.prepare(json.dumps(_plan({name: lowering}, lowering.sources)), None)
             self.entries[name] = Entry(lowering)
         return self.entries[name]
 
