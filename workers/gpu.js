@@ -117,8 +117,11 @@ export async function openDevice({ software = true, ms = ASK_MS } = {}) {
 export class Device {
   /** an error that no scope caught @type {EngineError | null} */
   #fault = null;
-  /** rejects when the device is lost @type {Promise<never>} */
-  #loss;
+  /**
+   * Ends the waiting of all that wait now. They do not race with one promise for the loss: that would keep all of them.
+   * @type {Set<(error: Error) => void>}
+   */
+  #waiting = new Set();
   #given = false;
   #waitMs;
   /** why it is gone, once it is */
@@ -133,12 +136,11 @@ export class Device {
     this.gpu = device;
     this.about = about;
     this.#waitMs = waitMs;
-    this.#loss = device.lost.then((/** @type {any} */ info) => {
-      if (this.#given) return new Promise(() => {});
+    device.lost.then((/** @type {any} */ info) => {
+      if (this.#given) return;
       this.lost ||= info.message || info.reason || "no reason given";
-      throw this.#lostError();
+      for (const end of this.#waiting) end(this.#lostError());
     });
-    this.#loss.catch(() => {});
     device.onuncapturederror = (/** @type {any} */ event) => {
       event.preventDefault?.();
       this.#fault ??= faultOf(event.error);
@@ -179,15 +181,21 @@ export class Device {
   async inTime(work, times = 1) {
     const ms = this.#waitMs * times;
     work.catch(() => {}); // whoever loses the race is heard by nobody
+    if (this.lost) throw this.#lostError();
+    /** @type {(error: Error) => void} */
+    let end = () => {};
+    const loss = new Promise((_, reject) => this.#waiting.add((end = reject)));
     try {
-      return await within(Promise.race([work, this.#loss]), ms, () => {
+      return await within(Promise.race([work, loss]), ms, () => {
         this.lost ||= `it did not answer within ${ms / 1000} s`;
         return this.#lostError();
       });
     } catch (error) {
-      if (error instanceof EngineError) throw error;
-      this.lost ||= String(/** @type {Error} */ (error).message ?? error);
+      if (!(error instanceof DOMException)) throw error;
+      this.lost ||= error.message || error.name; // a readback that is refused, before the loss itself is told
       throw this.#lostError();
+    } finally {
+      this.#waiting.delete(end);
     }
   }
 
