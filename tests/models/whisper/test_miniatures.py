@@ -7,13 +7,15 @@ Features and logits against transformers; transcripts and printed Programs again
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from candlewick import executors
-from candlewick.models.whisper import Transcriber, load_model
+from candlewick.models.whisper import TranscribeOptions, Transcriber, load_model
+from candlewick.models.whisper.decoding import WindowDecoder, detect_language, rules_for
 from candlewick.models.whisper.mel import window
 from candlewick.weights.load import Checkpoint
 from tests.golden.whisper import clips, pin
@@ -72,3 +74,27 @@ async def test_weights_bind_strictly():
         model = await load_model(Checkpoint.open(pin.MODELS / name))
         assert model.weights.bound.keys() == model.network.parameters().keys()
         assert all(tuple(i.shape) == tuple(model.network.parameters()[n].shape) for n, i in model.weights.bound.items())
+
+
+async def test_languages_are_those_of_transformers(executor_name):
+    """Which language it hears, with the probability of each; what it writes in each of them, and into English."""
+    facts = json.loads((GOLDEN / "languages.json").read_text())
+    executor = executors.create(executor_name)
+    transcriber = await Transcriber.load(Checkpoint.open(pin.MODELS / "test-whisper-multilingual"), executor)
+    model, audio = transcriber.model, clips.chirp(facts["seconds"])
+    events = [e async for e in transcriber.transcribe(audio, TranscribeOptions(temperatures=(0.0,)))]
+    mel = await executor.run("mel", {"samples": window(audio, 0, model.dims.n_samples)})
+    await executor.run("encode", {"log_mel": mel["log_mel"], "peak": mel["peak"]}, ())
+    await executor.run("remember", {}, ())
+    found, all_ = await detect_language(executor, model.tokenizer, model.dims.n_text_ctx, model.dims.n_audio_ctx)
+    assert all_ == pytest.approx(facts["probabilities"], abs=1e-4) and sum(all_.values()) == pytest.approx(1)
+    assert events[-1]["result"]["language"] == found == max(all_, key=all_.get)
+    assert events[-1]["result"]["language_probability"] == pytest.approx(all_[found])
+    rules = rules_for(model.tokenizer, model.dims.n_vocab, model.generation_config, timestamps=False, suppress_blank=True,
+                      max_initial_timestamp=None, seconds_per_timestamp=0.02)
+    for label, tokens in facts["written"].items():
+        decoder = WindowDecoder(executor, model.tokenizer, rules, model.dims.n_text_ctx, model.dims.n_audio_ctx)
+        await decoder.read_prompt([], model.tokenizer.prompt(*label.split(), timestamps=False))
+        written = [d async for d in decoder.decode(0.0, random.Random(0), room=len(tokens))][-1].tokens
+        assert written == [t for t in tokens if t != model.tokenizer.eot], label
+    await executor.close()
