@@ -34,7 +34,7 @@ def example_inputs(program: Program, position: int = 0, known: dict[str, Any] | 
             limit = limits.get(name, 0)
             inputs[name] = min(position, limit) if writes(program, value) else limit
         else:
-            inputs[name] = 0.0
+            inputs[name] = 1.0  # a factor of 0 would leave nothing to see
     return inputs
 
 
