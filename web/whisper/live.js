@@ -101,6 +101,7 @@ export class Live {
     };
     this.onState(true);
     this.#showState();
+    this.#card.scrollIntoView({ block: "nearest" });
     /** @type {unknown} */
     let failed = null;
     try {
@@ -238,7 +239,7 @@ function notesOf(listener, ended) {
   const { missed, gap, held, behind, tape } = listener, notes = [];
   const seconds = (/** @type {number} */ n) => `${Math.max(1, Math.round(n))} s`;
   if (held && !ended) notes.push("The browser or the system holds the microphone back. It goes on when that ends.");
-  if (gap > 0) notes.push(`For ${seconds(gap)} no sound came from the microphone, as browsers do with pages in the background. What was said then is missing.`);
+  if (gap > 0) notes.push(`For ${seconds(gap)} no sound came from the microphone, as happens to pages in the background and on busy devices. What was said then is missing.`);
   if (missed >= 1) notes.push(`${seconds(missed)} of sound are missing in the text: the model was not there or too slow. The recording has them.`);
   if (behind !== null && behind > SLOW && !ended) notes.push(`This device hears more slowly than you speak: words come ${seconds(behind)} late.`);
   if (tape?.full) notes.push(`The recording is kept up to ${formatClock(tape.seconds)}; the text goes on.`);

@@ -35,6 +35,7 @@ STEP = 0.4  # seconds of new sound that are worth a pass
 SOON, LATE = 1.5, 3.5  # seconds over which passes must agree: about words that the model is sure of, and about others
 SURE = math.log(0.7)  # log-probability of each token of a word that the model is sure of
 CONTEXT = 48  # tokens of earlier text that a pass is told
+TRIES = 3  # temperatures that are tried where the text looks wrong; somebody waits
 TOKENS_PER_SECOND, SPARE_TOKENS = 8, 10  # nobody says more than this; a loop would
 
 
@@ -174,7 +175,7 @@ class LiveSession:
         """The segment of an utterance that has ended: of the pass before, if that heard all of its speech, else of one more.
         None if it was stopped."""
         known = utterance.heard >= min(utterance.end, utterance.settled) and not self._bad(utterance)
-        for temperature in () if known else self.options.temperatures:
+        for temperature in () if known else self.options.temperatures[:TRIES]:
             # what a shortened context did not do well is heard again as a whole window
             whole = utterance.decoded is not None and self._bad(utterance)
             fine = await self._listen(utterance, temperature, whole)
@@ -210,9 +211,13 @@ class LiveSession:
         language, n_frames = self.language or "en", len(utterance.sound) // HOP
         prompt = self.tokenizer.prompt(language, self.options.task, True)
         words = await find_words(self.executor, self.tokenizer, prompt, tokens, n_frames, language, n_ctx)
-        start, last = self._seconds(utterance.start), self._seconds(utterance.end)
-        return [as_dict(w, *self.timeline.place(min(start + w.start, last), min(start + w.end, last)))
-                for w in join_marks(shorten(words))]
+        offset = self._seconds(utterance.start)
+        first, last = (self._seconds(at) for at in (utterance.first_active, min(utterance.settled, utterance.end)))
+
+        def within(seconds: float) -> float:
+            return min(max(offset + seconds, first), last)  # where somebody spoke
+
+        return [as_dict(w, *self.timeline.place(within(w.start), within(w.end))) for w in join_marks(shorten(words))]
 
     # ---- a pass -----------------------------------------------------------------------------------------------------
 
@@ -292,9 +297,11 @@ class LiveSession:
             decoded.compression_ratio > threshold or len(decoded.tokens) >= self._most(utterance))
 
     def _bad(self, utterance: Utterance) -> bool:
-        """Its last pass is a loop, or a guess."""
+        """Its last pass is a loop, or a guess; but not where nobody speaks."""
         decoded, least = utterance.decoded, self.options.logprob_threshold
-        return decoded is not None and (self._loops(utterance, decoded) or (least is not None and decoded.avg_logprob < least))
+        if decoded is None or (not utterance.committed and nobody_speaks(self.options, decoded)):
+            return False
+        return self._loops(utterance, decoded) or (least is not None and decoded.avg_logprob < least)
 
     def _seconds(self, sample: int) -> float:
         return self.offset + sample / SAMPLE_RATE
