@@ -210,6 +210,11 @@ def test_options_reach_the_model(page):
     assert sent["beam_size"] == 3 and sent["context"] == "short" and sent["temperatures"] == [0] and "patience" not in sent
     page.get_by_label("Patience of the beam").fill("2")
     page.get_by_label("Length penalty").fill("0.6")
+    expect(page.get_by_label("Tries where it guesses")).to_be_disabled()  # it never guesses at temperature 0
+    page.get_by_label("Temperature").select_option("1")
+    expect(page.get_by_label("Search", exact=True)).to_be_disabled()
+    assert "beam_size" not in page.evaluate("async () => (await import('/web/whisper/options.js')).options()")
+    page.get_by_label("Temperature").select_option("auto")
     page.get_by_label("Tries where it guesses").select_option("5")
     sent = page.evaluate("async () => (await import('/web/whisper/options.js')).options()")
     assert (sent["patience"], sent["length_penalty"], sent["best_of"]) == (2, 0.6, 5)

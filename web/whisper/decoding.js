@@ -10,10 +10,16 @@ const penalty = byId("length-penalty", HTMLInputElement);
 const fast = byId("fast", HTMLInputElement);
 const before = byId("before", HTMLTextAreaElement);
 
-/** What a beam does and greedy decoding does not. */
-const showBeam = () => { patience.disabled = penalty.disabled = beam.value === "1"; };
-beam.addEventListener("change", showBeam);
-showBeam();
+const temperature = byId("temperature", HTMLSelectElement);
+
+/** Beams are followed at temperature 0, tries are drawn above it: what the temperature rules out cannot be chosen. */
+function showUsable() {
+  beam.disabled = Number(temperature.value) > 0;
+  best.disabled = temperature.value === "0";
+  patience.disabled = penalty.disabled = beam.disabled || beam.value === "1";
+}
+for (const each of [beam, temperature]) each.addEventListener("change", showUsable);
+showUsable();
 
 /** A number in the field's range, or null where there is none. @param {HTMLInputElement} field */
 function numberOf(field) {
@@ -22,7 +28,7 @@ function numberOf(field) {
 
 /** @returns {Record<string, unknown>} */
 export function decoding() {
-  const beams = Number(beam.value), samples = Number(best.value);
+  const beams = beam.disabled ? 1 : Number(beam.value), samples = best.disabled ? 1 : Number(best.value);
   const waits = numberOf(patience), longer = numberOf(penalty);
   return {
     ...(beams > 1 && { beam_size: beams }),
