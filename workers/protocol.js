@@ -57,8 +57,32 @@ export const MEDIABUNNY = "1.61.0";
  */
 
 /**
- * @typedef {{audio: AudioParams, options?: Record<string, any>, state?: object | null}} TranscribeParams
- *   options: the fields of TranscribeOptions; state: the last one that an earlier run over the same sound told with its
+ * @typedef {object} TranscribeOptions what is left out has the default; what cannot be is refused in words
+ * @property {string | null} [language] code such as "de"; null: found out by itself
+ * @property {"transcribe" | "translate"} [task] translate: into English
+ * @property {boolean} [timestamps] without them a window of 30 s is one segment
+ * @property {boolean} [word_timestamps] when each word is said
+ * @property {string} [initial_prompt] text that is taken as said before
+ * @property {boolean} [carry_initial_prompt] before every window, not only the first
+ * @property {string} [hotwords] words to expect, told before every window
+ * @property {boolean} [condition_on_previous_text]
+ * @property {number[]} [temperatures] tried in this order, from 0 on
+ * @property {number} [beam_size] transcripts that are followed at temperature 0, 1 to 16; 1 is greedy
+ * @property {number} [patience] a beam search ends when beam_size * patience of them have; 1
+ * @property {number} [best_of] samples at a temperature above 0, 1 to 16
+ * @property {number | null} [length_penalty] 0 to 1; null: the mean over tokens ranks transcripts
+ * @property {"full" | "short"} [context] short: listen to less than 30 s where less is left; quicker, words may differ
+ * @property {number | null} [compression_ratio_threshold] 2.4
+ * @property {number | null} [logprob_threshold] -1
+ * @property {number | null} [no_speech_threshold] 0.6
+ * @property {boolean} [suppress_blank]
+ * @property {number | null} [max_initial_timestamp] seconds; 1
+ * @property {number} [seed]
+ */
+
+/**
+ * @typedef {{audio: AudioParams, options?: TranscribeOptions, state?: object | null}} TranscribeParams
+ *   state: the last one that an earlier run over the same sound told with its
  *   progress. This run then goes on from there, and its result has only the segments that follow
  */
 

@@ -121,6 +121,8 @@ def test_samples_end_one_by_one():
     ({"length_penalty": 1.5}, "length_penalty: wanted a number from 0 to 1"),
     ({"beam_size": 5, "temperatures": [0.4]}, "use best_of, or let 0 be one"),
     ({"best_of": 5, "temperatures": [0.0]}, "use beam_size"),
+    ({"beam_size": 5, "patience": None}, "patience: wanted a number"), ({"length_penalty": True}, "wanted a number, got True"),
+    ({"beam_size": 5, "patience": "2"}, "patience: wanted a number, got '2'"), ({"temperatures": ["0"]}, "at least one number"),
     ({"hotwords": 5}, "hotwords: wanted text"), ({"context": "tiny"}, "there are full and short"),
 ])
 def test_options_that_do_not_fit(options, words):

@@ -111,3 +111,12 @@ async def test_short_recordings_in_the_fast_mode(transcriber):
     assert "encode_250" in entries and "encode" not in entries
     times = [t for s in final["segments"] for w in s["words"] for t in (w["start"], w["end"])]
     assert times == sorted(times) and times[-1] <= 2.9
+
+
+async def test_noise_is_no_speech(transcriber):
+    """White noise, greedily and with beams, and noise behind speech: nothing is made up."""
+    noise = np.random.default_rng(2).standard_normal(20 * 16000) * 0.01
+    for options in ({}, {"beam_size": 5, "best_of": 2}):
+        assert (await result(transcriber, noise[: 8 * 16000], **options))["no_speech"]
+    speech = padded(clip("jfk"), 20)
+    assert words(await result(transcriber, speech + 0.1 * noise, beam_size=5)).endswith("you can do for your country")

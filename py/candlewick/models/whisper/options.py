@@ -21,13 +21,17 @@ class Search:
             number = getattr(self, name)
             if type(number) is not int or not 1 <= number <= WIDEST:
                 raise ValueError(f"{name}: wanted a whole number from 1 to {WIDEST}, got {number!r}")
+        penalty = 0 if self.length_penalty is None else self.length_penalty
+        for name, number in (("patience", self.patience), ("length_penalty", penalty)):
+            if isinstance(number, bool) or not isinstance(number, int | float):
+                raise ValueError(f"{name}: wanted a number, got {number!r}")
         if not 0 < self.patience < 100:
             raise ValueError(f"patience: wanted a number above 0, got {self.patience!r}")
         if self.patience != 1 and self.beam_size == 1:
             raise ValueError(f"patience: {self.patience} says how long a beam search goes on; give a beam_size from 2 on, too")
         if round(self.beam_size * self.patience) < 1:
             raise ValueError(f"patience: {self.patience} of {self.beam_size} beams is none; it must leave at least one")
-        if self.length_penalty is not None and not 0 <= self.length_penalty <= 1:
+        if not 0 <= penalty <= 1:
             raise ValueError(f"length_penalty: wanted a number from 0 to 1, got {self.length_penalty!r}")
 
     def width(self, temperature: float) -> int:
@@ -62,7 +66,7 @@ class TranscribeOptions:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "temperatures", tuple(self.temperatures))
-        if not self.temperatures or not all(0 <= t < 100 for t in self.temperatures):
+        if not self.temperatures or not all(isinstance(t, int | float) and 0 <= t < 100 for t in self.temperatures):
             raise ValueError(f"temperatures: wanted at least one number from 0 on, got {self.temperatures}")
         for name, choices in (("task", ("transcribe", "translate")), ("context", ("full", "short"))):
             if getattr(self, name) not in choices:
