@@ -32,9 +32,9 @@ TAMPER = b"""
   const info = Object.getOwnPropertyDescriptor(GPUAdapter.prototype, "info").get;
   const another = { vendor: "test", architecture: "one", device: "", description: "", isFallbackAdapter: false };
   Object.defineProperty(GPUAdapter.prototype, "info", { get() { return real ? another : info.call(this); } });
-  // which is as slow as before
+  // on a busy machine an emulator answers late
   const later = self.setTimeout;
-  self.setTimeout = (work, ms, ...more) => later(work, ms === 60000 ? 1800000 : ms, ...more);
+  self.setTimeout = (work, ms, ...more) => later(work, ms >= 20000 ? 1800000 : ms, ...more);
   const make = GPUDevice.prototype.createShaderModule;
   GPUDevice.prototype.createShaderModule = function (how) {
     const wrong = how.code.replaceAll(/(\\by\\[[^\\]]*\\] = )(.*?);/g, "$1 1.01 * ($2);");
