@@ -136,6 +136,15 @@ def test_words_are_timed_lit_and_clicked(page):
     start = re.match(r"0:0(\d)", line.locator(".word").nth(2).get_attribute("title"))[1]
     place = page.get_by_role("slider", name="Place in the recording")
     expect(place).to_have_attribute("aria-valuetext", re.compile(rf"0:0[{start}-7] of"))
+    page.evaluate("() => document.activeElement.blur()")
+    page.locator("#seek").fill("1")
+    page.keyboard.press(".")  # a word on, another one, and back
+    lit = page.locator("#lines .now")
+    first = lit.get_attribute("title")
+    page.keyboard.press(".")
+    expect(lit).not_to_have_attribute("title", first)
+    page.keyboard.press(",")
+    expect(lit).to_have_attribute("title", first)
     with page.expect_download() as download:
         page.get_by_role("button", name="Download everything as JSON").click()
     segments = json.loads(download.value.path().read_text())["segments"]

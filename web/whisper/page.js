@@ -355,9 +355,16 @@ async function tellDiagnostics(button) {
   await copyDiagnostics(button, link, inputError ?? shown?.error ?? link.error, { job });
 }
 
+/** To the word before or behind, as far as they have times, and lines else. @param {1 | -1} way */
+function step(way) {
+  const to = player.shown ? transcript.step(player.at, way) : null;
+  if (to !== null) player.seek(to);
+}
+
 listenForKeys({
   r: () => void input.toggle(), l: () => live.toggle(), o: () => input.openFile(), s: () => input.takeSample(),
   p: () => { if (player.shown) player.toggle(); }, c: () => copyWords(queue.shown, view.copy),
+  ",": () => step(-1), ".": () => step(1),
 }, () => {
   if (input.recording) void input.toggle();
   else if (live.on) live.stop();

@@ -65,6 +65,11 @@ export class Player {
     this.#root.hidden = true;
   }
 
+  /** Where it is, in seconds. */
+  get at() {
+    return this.#audio.currentTime;
+  }
+
   get shown() {
     return !this.#root.hidden;
   }

@@ -111,6 +111,16 @@ export class Transcript {
     this.#current = found;
   }
 
+  /**
+   * The start of the next word (or line, where words have no times), or of the one before; null where there is none.
+   * @param {number} seconds where it is now @param {1 | -1} way
+   */
+  step(seconds, way) {
+    const starts = this.segments.flatMap(({ start, words }) => (words?.length ? words.map((word) => word.start) : [start]));
+    const near = 0.05;                                    // a player does not stop to the sample
+    return (way > 0 ? starts.find((start) => start > seconds + near) : starts.findLast((start) => start < seconds - near)) ?? null;
+  }
+
   /** Light the word being heard. @param {number} line @param {number} seconds */
   #light(line, seconds) {
     const words = this.segments[line]?.words;
