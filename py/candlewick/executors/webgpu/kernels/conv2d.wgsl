@@ -24,23 +24,21 @@ fn weight(i: u32) -> f32 {
     return bitcast<f32>(select(word << 16, word & 0xffff0000u, i % 2 == 1));
 }
 
-fn erf(v: f32) -> f32 {
+// Four at a time, so that an epilogue is written out a few times only.
+fn erf4(v: vec4f) -> vec4f {
     let a = abs(v);
-    if (a < 0.5) {
-        let z = v * v;
-        let p = -0.3761263890 + z * (0.1128379167 + z * (-0.0268661706 + z * (0.0052239776 - z * 0.00085483270)));
-        return v * (1.1283791671 + z * p);
-    }
+    let z = v * v;
+    let near = -0.3761263890 + z * (0.1128379167 + z * (-0.0268661706 + z * (0.0052239776 - z * 0.00085483270)));
     let t = 1.0 / (1.0 + 0.3275911 * a);
-    let p = t * (0.254829592 + t * (-0.284496736 + t * (1.421413741 + t * (-1.453152027 + t * 1.061405429))));
-    return sign(v) * (1.0 - p * exp(-min(a * a, 80.0)));
+    let far = t * (0.254829592 + t * (-0.284496736 + t * (1.421413741 + t * (-1.453152027 + t * 1.061405429))));
+    return select(sign(v) * (1.0 - far * exp(-min(z, vec4f(80.0)))), v * (1.1283791671 + z * near), a < vec4f(0.5));
 }
 
-fn act(kind: u32, v: f32) -> f32 {
+fn act4(kind: u32, v: vec4f) -> vec4f {
     switch (kind) {
-        case 1u: { return 0.5 * v * (1.0 + erf(v * 0.70710678)); }
-        case 2u: { return max(v, 0.0); }
-        case 3u: { return v / (1.0 + exp(min(-v, 88.0))); }
+        case 1u: { return 0.5 * v * (1.0 + erf4(v * 0.70710678)); }
+        case 2u: { return max(v, vec4f(0.0)); }
+        case 3u: { return v / (1.0 + exp(min(-v, vec4f(88.0)))); }
         default: { return v; }
     }
 }
@@ -86,15 +84,15 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(num_workgroups) counts: ve
     }
     for (var r = 0u; r < 4; r++) {
         let row = row0 + at.y * 4 + r;
+        if (row >= M) { continue; }
+        let first = column0 + at.x;
+        var v = sums[r];
+        for (var c = 0u; c < 4 && HAS_BIAS; c++) { v[c] += bias[BIAS + min(first + c * 16, N - 1)]; }
+        v = act4(ACTIVATION, v);
+        for (var c = 0u; c < 4 && HAS_RESIDUAL; c++) { v[c] += residual[RESIDUAL + row * N + min(first + c * 16, N - 1)]; }
+        v = act4(FINAL, v);
         for (var c = 0u; c < 4; c++) {
-            let column = column0 + at.x + c * 16;
-            if (row < M && column < N) {
-                var v = sums[r][c];
-                if (HAS_BIAS) { v += bias[BIAS + column]; }
-                v = act(ACTIVATION, v);
-                if (HAS_RESIDUAL) { v += residual[RESIDUAL + row * N + column]; }
-                y[Y + row * N + column] = act(FINAL, v);
-            }
+            if (first + c * 16 < N) { y[Y + row * N + first + c * 16] = v[c]; }
         }
     }
 }

@@ -104,6 +104,25 @@ fn act(kind: u32, v: f32) -> f32 {
     }
 }
 
+// Four at a time, so that an epilogue is written out a few times only.
+fn erf4(v: vec4f) -> vec4f {
+    let a = abs(v);
+    let z = v * v;
+    let near = -0.3761263890 + z * (0.1128379167 + z * (-0.0268661706 + z * (0.0052239776 - z * 0.00085483270)));
+    let t = 1.0 / (1.0 + 0.3275911 * a);
+    let far = t * (0.254829592 + t * (-0.284496736 + t * (1.421413741 + t * (-1.453152027 + t * 1.061405429))));
+    return select(sign(v) * (1.0 - far * exp(-min(z, vec4f(80.0)))), v * (1.1283791671 + z * near), a < vec4f(0.5));
+}
+
+fn act4(kind: u32, v: vec4f) -> vec4f {
+    switch (kind) {
+        case 1u: { return 0.5 * v * (1.0 + erf4(v * 0.70710678)); }
+        case 2u: { return max(v, vec4f(0.0)); }
+        case 3u: { return v / (1.0 + exp(min(-v, vec4f(88.0)))); }
+        default: { return v; }
+    }
+}
+
 fn finish(row: u32, column: u32, sum: f32) {
     var v = sum;
     if (HAS_BIAS) { v += bias[BIAS + column]; }
@@ -127,6 +146,19 @@ alias Stored = f32;
 var<workgroup> xs: array<f32, 1088>; // DEEP rows of TILE + 4: the pad keeps threads of a column in different banks
 var<workgroup> ws: array<Stored, 1088>;
 
+/// Weights k .. k + 4 of a row; those beyond K are zeros. k is a multiple of 4.
+fn four_weights(row: u32, k: u32) -> vec4f {
+    let i = row * K + k;
+    if (DTYPE > 2) {
+        let both = eight(i / 32, i % 16 / 4);
+        return select(both[0], both[1], i % 32 >= 16);
+    }
+    if (DTYPE > 0 && K % 4 == 0) { return opened(vec4u(w[i / 2], w[i / 2 + 1], 0, 0))[0]; }
+    var v = vec4f(0.0);
+    for (var c = 0u; c < min(4u, K - k); c++) { v[c] = weight(row, k + c); }
+    return v;
+}
+
 fn tile_column(tile: u32, i: u32) -> u32 {
     if (GATED) { return tile * 32 + i % 32 + i / 32 * (N / 2); }
     return tile * TILE + i;
@@ -141,18 +173,21 @@ fn tiles(@builtin(workgroup_id) group: vec3u, @builtin(num_workgroups) counts: v
     let tile = id % across;
     if (row0 >= M) { return; }
     let rows = counted();
+    let line = lane / 4;
+    let column = tile_column(tile, line);
     var sums: array<vec4f, 4>;
     for (var k0 = 0u; k0 < K; k0 += DEEP) {
-        for (var j = lane; j < TILE * DEEP; j += 256) {
-            let k = k0 + j % DEEP;
-            let line = j / DEEP;
-            let column = tile_column(tile, line);
-            var a = 0.0;
-            var b = 0.0;
-            if (k < K && row0 + line < rows) { a = x[X + (row0 + line) * LDX + k]; }
-            if (k < K && column < N) { b = weight(column, k); }
-            xs[j % DEEP * 68 + line] = a;
-            ws[j % DEEP * 68 + line] = Stored(b);
+        let k = k0 + lane % 4 * 4;
+        var a = vec4f(0.0);
+        var b = vec4f(0.0);
+        if (k < K && row0 + line < rows) {
+            let from_ = X + (row0 + line) * LDX + k;
+            for (var c = 0u; c < min(4u, K - k); c++) { a[c] = x[from_ + c]; }
+        }
+        if (k < K && column < N) { b = four_weights(column, k); }
+        for (var c = 0u; c < 4; c++) {
+            xs[(lane % 4 * 4 + c) * 68 + line] = a[c];
+            ws[(lane % 4 * 4 + c) * 68 + line] = Stored(b[c]);
         }
         workgroupBarrier();
         for (var k = 0u; k < DEEP; k++) {
@@ -172,11 +207,14 @@ fn tiles(@builtin(workgroup_id) group: vec3u, @builtin(num_workgroups) counts: v
             }
             continue;
         }
+        let first = tile * TILE + at.x;
+        var v = sums[r];
+        for (var c = 0u; c < 4 && HAS_BIAS; c++) { v[c] += bias[BIAS + min(first + c * 16, N - 1)]; }
+        v = act4(ACTIVATION, v);
+        for (var c = 0u; c < 4 && HAS_RESIDUAL; c++) { v[c] += residual[RESIDUAL + row * LDR + min(first + c * 16, N - 1)]; }
+        v = act4(FINAL, v);
         for (var c = 0u; c < 4; c++) {
-            let column = tile * TILE + at.x + c * 16;
-            if (column < N) {
-                if (row < rows) { finish(row, column, sums[r][c]); } else { y[Y + row * LDY + column] = 0.0; }
-            }
+            if (first + c * 16 < N) { y[Y + row * LDY + first + c * 16] = select(0.0, v[c], row < rows); }
         }
     }
 }
