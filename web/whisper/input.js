@@ -12,7 +12,8 @@ import { AudioError, wavBlob } from "../lib/audio.js";
 import { listenForFiles } from "../lib/drop.js";
 import { announce } from "../lib/page.js";
 import { Recorder } from "../lib/recorder.js";
-import { byId, colour, drawBars, fitCanvas, formatClock } from "../lib/ui.js";
+import { byId, formatClock } from "../lib/ui.js";
+import { Meter } from "./meter.js";
 import { isModel } from "./model.js";
 
 const SAMPLE = new URL("../samples/candle.wav", import.meta.url);
@@ -49,9 +50,7 @@ export class Input {
   #recorder = null;
   /** @type {"idle" | "starting" | "recording" | "ending"} */
   #state = "idle";
-  /** @type {number[]} */
-  #levels = [];
-  #heard = false;
+  #meter = new Meter(this.#level);
   #told = 0;
   #takes = 0;
 
@@ -129,8 +128,7 @@ export class Input {
       announce("The microphone went away; what was recorded is kept.");
       void this.#end();
     };
-    this.#levels = [];
-    this.#heard = false;
+    this.#meter.clear();
     this.#told = 0;
     try {
       await recorder.start();
@@ -175,24 +173,13 @@ export class Input {
   #show(peak) {
     const recorder = this.#recorder;
     if (this.#state !== "recording" || !recorder) return;
-    const loud = Math.max(0, Math.min(1, 1 + Math.log10(Math.max(peak, 1e-5)) / 2.5));   // -50 dB..0 dB -> 0..1
-    this.#levels.push(loud);
-    if (this.#levels.length > 512) this.#levels.shift();
-    if (peak > 0.003) this.#heard = true;
+    this.#meter.add(peak);
     const seconds = recorder.seconds;
-    if (Math.floor(seconds * 4) !== this.#told) {
-      this.#told = Math.floor(seconds * 4);
-      this.#say.textContent = `Recording ${formatClock(seconds)}`;
-      this.#level.setAttribute("aria-valuenow", String(Math.round(loud * 100)));
-      const silent = seconds > 2.5 && !this.#heard;
-      this.#hint.hidden = !silent;
-      if (silent) this.#hint.textContent = `Nothing is coming in from ${recorder.device || "the microphone"}. Is it muted?`;
-    }
-    const { pen, width, height } = fitCanvas(this.#level);
-    const now = colour("--danger"), none = colour("--line");
-    drawBars(pen, width, height, (bar, bars) => {
-      const level = this.#levels[this.#levels.length - bars + bar];
-      return level === undefined ? { size: 0, colour: none } : { size: level, colour: now };
-    });
+    if (Math.floor(seconds * 4) === this.#told) return;
+    this.#told = Math.floor(seconds * 4);
+    this.#say.textContent = `Recording ${formatClock(seconds)}`;
+    const silent = seconds > 2.5 && !this.#meter.heard;
+    this.#hint.hidden = !silent;
+    if (silent) this.#hint.textContent = `Nothing is coming in from ${recorder.device || "the microphone"}. Is it muted?`;
   }
 }
