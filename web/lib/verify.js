@@ -249,7 +249,7 @@ function errorsOf(rows) {
     el("th", { scope: "row", text: row.op }),
     el("td", { class: "number", text: number(row.max_rel_error) }), el("td", { class: "number", text: number(row.tolerance) }),
     el("td", { class: "number", text: row.checks }));
-  const wrong = rows.filter((row) => !row.ok);
+  const wrong = [...new Map(rows.filter((row) => !row.ok).map((row) => [`${row.op} ${row.dtype} ${row.entry}`, row])).values()];
   return el("details", { id: "verify-errors", open: wrong.length > 0 },
     el("summary", { class: "small", text: "Largest error of each kernel" }),
     el("div", { class: "errors" },
