@@ -71,7 +71,7 @@ export class Stored {
     const name = model.kind === "python" ? "Python, started" : model.name;
     const used = Number(settings.get(USED + model.name));
     const facts = [formatBytes(model.bytes),
-      model.kind === "python" ? "lets pages start faster" : !model.complete ? "not complete" : used ? `used ${ago(used)}` : `stored ${ago(model.kept)}`,
+      !model.complete ? "not complete" : model.kind === "python" ? "lets pages start faster" : used ? `used ${ago(used)}` : `stored ${ago(model.kept)}`,
       ...(model.kind === "own" ? ["yours"] : [])];
     const drop = el("button", { type: "button", class: "button compact", text: "Delete", "aria-label": `Delete ${name}` });
     drop.addEventListener("click", () => void this.#remove(model.id, name));
