@@ -21,6 +21,8 @@ export class Queue {
   #follow = true;
   /** The model could not be loaded: those that wait go on waiting until it can. */
   #paused = false;
+  /** What to do with the one that runs when it has stopped. @type {{job: Job, goOn: boolean} | null} */
+  #then = null;
 
   /** Something about a job changed. @type {(job: Job, what: Change) => void} */
   onChange = () => {};
@@ -62,7 +64,10 @@ export class Queue {
 
   /** Anew, or on from its place. @param {Job} job @param {boolean} goOn */
   again(job, goOn) {
-    if (!job.ended) return;
+    if (!job.ended) {                                     // a stop that is on its way comes first
+      if (job.stop.signal.aborted) this.#then = { job, goOn };
+      return;
+    }
     job.again(goOn);
     this.#paused = false;
     if (!this.running) this.#follow = true;
@@ -112,6 +117,9 @@ export class Queue {
     if (this.#follow || this.shown === null) this.show(job, true);
     void this.run(job, (what) => this.onChange(job, what)).then(() => {
       this.running = null;
+      const then = this.#then;
+      this.#then = null;
+      if (then) this.again(then.job, then.goOn);
       this.#next();
     });
   }
