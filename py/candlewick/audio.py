@@ -30,6 +30,7 @@ class AudioError(ValueError):
 PCM, FLOAT, EXTENSIBLE = 1, 3, 0xFFFE
 # the sub-format of an extensible header is a GUID: a format code, then these 14 bytes
 _GUID_TAIL = bytes.fromhex("000000001000800000aa00389b71")
+MOST_CHUNKS = 10_000  # that are looked at for the two that are wanted: zeros look like chunks without end
 _READABLE = "PCM of 8, 16, 24 or 32 bits and float of 32 or 64 bits"
 
 
@@ -75,7 +76,9 @@ def find_samples(size: int) -> Generator[tuple[int, int], bytes, tuple[tuple[int
     if head[:4] not in (b"RIFF", b"RF64") or head[8:12] != b"WAVE":
         raise AudioError(f"not a WAV file: it begins with {looks_like(head)}")
     at = 12
-    while at + 8 <= size and (format is None or data is None):
+    for _ in range(MOST_CHUNKS):
+        if at + 8 > size or (format and data):
+            break
         head = yield at, at + 8
         name, length = head[:4], int.from_bytes(head[4:], "little")
         begin = at + 8
@@ -286,10 +289,10 @@ def ratio(rate: int) -> tuple[int, int]:
     """rate -> (up, down) with up / down = 16000 / rate, at least OUTPUTS up.
 
     Exact for every rate in use (multiples of 11025 and of 8 among them). Another one is met nearly, at worst to 1 in
-    4000; as each run of some seconds starts at its true time, nothing adds up.
+    4000; as each run of some seconds starts at its true time, nothing adds up. So no filter takes more than some megabytes.
     """
     exact = Fraction(TARGET_RATE, rate)
-    small = exact.limit_denominator(2000) if exact.denominator > 2000 else exact
+    small = exact.limit_denominator(2000) if exact < 1 else 1 / (1 / exact).limit_denominator(2000)
     more = -(-OUTPUTS // small.numerator)
     return small.numerator * more, small.denominator * more
 

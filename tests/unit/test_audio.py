@@ -184,6 +184,21 @@ async def test_runs_join_without_a_seam(resampler):
         assert len(y) == 25 * 16000 and error[1000:-1000].max() < tolerance
 
 
+@pytest.mark.parametrize("rate", [1009, 1999, 7919, 47999, 767999])
+def test_no_rate_makes_a_large_filter(rate):
+    """A header may say any of them."""
+    up, down = ratio(rate)
+    assert up <= 2048 and down <= 2048 and up / down == pytest.approx(16000 / rate, rel=1 / 4000)
+
+
+async def test_zeros_behind_a_header_end(tmp_path):
+    """As a recorder that broke off may leave them: every 8 bytes would be an empty chunk."""
+    path = tmp_path / "zeros.wav"
+    path.write_bytes(riff() + bytes(1 << 20))
+    with pytest.raises(AudioError, match="without a format"):
+        await open_audio_file(path)
+
+
 async def test_lengths_and_rates(resampler):
     for n in (0, 1, 2, 441, 44099):
         assert len(await resampler.resample(np.ones(n, np.float32), 44100)) == -(-n * 160 // 441)
