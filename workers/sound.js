@@ -14,6 +14,8 @@ const KEPT_SECONDS = 35;
 const AHEAD_SECONDS = 20;
 /** Where two pieces do not meet by more than this, in seconds, there is a gap in the file: it is filled with silence. */
 const GAP_SECONDS = 0.1;
+/** Longer than this no gap is: its times are wrong. */
+const MOST_GAP_SECONDS = 86_400;
 
 /** A damaged file below this may still be decoded whole, which gets over gaps that stop who takes it apart. */
 const WHOLE_BYTES = 60e6;
@@ -44,6 +46,13 @@ export class PcmSound {
   }
 
   close() {}
+}
+
+const SILENCE = new Float32Array(1 << 16);
+
+/** So many samples of silence, which take no memory: files cut from a broadcast begin hours late. @param {number} n */
+function* silence(n) {
+  for (; n > 0; n -= SILENCE.length) yield SILENCE.subarray(0, Math.min(n, SILENCE.length));
 }
 
 /** The mean of channels of one length. @param {Float32Array[]} channels */
@@ -139,7 +148,7 @@ export class MediaSound {
     this.#samples = this.sink.samples(seconds || undefined);
     await this.#next(first > 0);
     if (this.#start > first) {                            // decoders begin a little late: then there is silence before
-      this.#pieces.unshift(new Float32Array(this.#start - first));
+      this.#pieces = [...silence(this.#start - first), ...this.#pieces];
       this.#start = first;
     }
   }
@@ -170,8 +179,8 @@ export class MediaSound {
     sample.close();
     if (at < 0) mono = mono.subarray(-at);                // before the beginning: what an encoder needed to start
     if (placed) this.#start = this.#end = Math.max(at, 0);
-    const gap = at - this.#end;
-    if (gap > GAP_SECONDS * this.rate) this.#push(new Float32Array(gap));
+    const gap = (at - this.#end) / this.rate;
+    if (gap > GAP_SECONDS && gap < MOST_GAP_SECONDS) for (const piece of silence(at - this.#end)) this.#push(piece);
     this.#push(mono);
     this.frames = Math.max(this.frames, this.#end + this.rate);   // its end was not seen yet
   }
