@@ -155,14 +155,20 @@ async function askTask(method, params, data) {
 }
 
 /**
+ * What to load after a fault: who let us choose is given no emulator in the place of a GPU.
+ * @param {import("./protocol.js").LoadParams} params @param {"webgpu" | "wasm"} executor
+ */
+const instead = (params, executor) => (executor === "webgpu" ? params : { ...params, executor });
+
+/**
  * The model on another device or executor, for the request that is running.
  * @param {import("./protocol.js").LoadParams} params @param {"webgpu" | "wasm"} executor @param {string} why
  */
 async function begin(params, executor, why) {
   warn(`${why}; the model is loaded again ${executor === "webgpu" ? "on a new device" : "on WebAssembly"}`);
   try {
-    const info = await load({ ...params, executor }, why);
-    notify({ event: "restart", executor: info.executor, reason: info.reason });
+    const { executor: now, reason, threads, threads_asked, relaxed_simd, memory, gpu } = await load(instead(params, executor), why);
+    notify({ event: "restart", executor: now, reason, threads, threads_asked, relaxed_simd, memory, gpu });
   } catch (error) {
     post({ event: "gone" }); // the page believes that the model is loaded: a new worker will
     throw error;
@@ -188,9 +194,10 @@ async function load(params, why) {
     warn,
     onBytes: (done, total, file) => progress("download", done, total, "bytes", file),
   });
-  const [checkpoint, reason] = await Promise.all(
-    [opening, hosts.make({ params, signal, why }), ready].map(stoppable(signal)),
-  ).catch(async (error) => {
+  const failed = new AbortController();
+  const making = hosts.make({ params, signal: AbortSignal.any([signal, failed.signal]), why });
+  const [checkpoint, reason] = await Promise.all([opening, making, ready].map(stoppable(signal))).catch(async (error) => {
+    failed.abort(); // a host that comes now is for nobody
     (await opening.catch(() => null))?.sources.forEach((source) => source.close());
     throw error;
   });
@@ -233,7 +240,7 @@ async function loadFrom({ name, sources }, { params, signal }, reason) {
       const why = /** @type {EngineError} */ (error).message;
       warn(`${why}; the model is loaded ${executor === "webgpu" ? "on a new device" : "on WebAssembly"}`);
       hosts.drop(false);
-      reason = await hosts.make({ params: { ...params, executor }, signal, why });
+      reason = await hosts.make({ params: instead(params, executor), signal, why });
     }
 }
 

@@ -287,7 +287,7 @@ export const MEDIABUNNY = "1.61.0";
  *   | {id: number, event: "prefill", done: number, total: number}
  *   | {id: number, event: "segment", segment: Segment, heard?: number}
  *   | {id: number, event: "region", logits: Float32Array, iou: number, stability: number, point: number[]}
- *   | {id: number, event: "restart", executor: string, reason: string}
+ *   | {id: number, event: "restart"} & Pick<LoadResult, "executor" | "reason" | "threads" | "threads_asked" | "relaxed_simd" | "memory" | "gpu">
  *   | {id: number, event: "log", level: "info" | "warning" | "error", message: string}} Notification
  *   id 0 belongs to no request: start-up of the worker, news of the cache
  *   progress "mel" is the first pass over a long recording, with the levels (0..1, two a second) of what it passed and the seconds in all;

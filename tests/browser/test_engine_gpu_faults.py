@@ -195,7 +195,8 @@ def test_what_cannot_go_on_ends_on_webassembly(page, faults):
     found = on(page, LOST, faults)
     assert found["tokens"] and found["executor"] == "wasm" and found["told"] is None
     assert [event["executor"] for event in found["restarts"]] == (["webgpu", "wasm"] if "again" in faults else ["wasm"])
-    assert "WebGPU cannot be used" in found["restarts"][-1]["reason"]
+    last = found["restarts"][-1]
+    assert "WebGPU cannot be used" in last["reason"] and last["threads"] == 1 and last["memory"]["weights"] > 0
     assert (found["live"], found["bytes"]) == (0, 0)
 
 

@@ -143,9 +143,9 @@ export class Link {
     };
   }
 
-  /** The GPU failed, and the request began anew elsewhere. @param {{executor: string, reason: string}} event */
-  #restarted({ executor, reason }) {
-    if (this.info) this.#set(this.state, { info: { ...this.info, executor, reason } });
+  /** The GPU failed, and the request began anew elsewhere: what is told of how it runs. @param {any} event */
+  #restarted({ event: _event, id: _id, ...facts }) {
+    if (this.info) this.#set(this.state, { info: { ...this.info, ...facts } });
   }
 
   /** What files are and will take, from their headers. @param {File[]} files */
