@@ -116,6 +116,7 @@ export class Recorder {
         const source = context.createMediaStreamSource(stream);
         await context.audioWorklet.addModule(new URL("./recorder.worklet.js", import.meta.url));
         this.#tape = new AudioWorkletNode(context, "tape", { numberOfOutputs: 0 });
+        this.rate = context.sampleRate;                 // read back: this, not what was asked for, labels the samples
         this.#tape.port.onmessage = ({ data }) => this.#take(data);
         source.connect(this.#tape);
         await context.resume();
@@ -123,7 +124,6 @@ export class Recorder {
         running.addEventListener("statechange", () => {
           if (this.#context === running) this.onHeld(running.state !== "running");
         });
-        this.rate = context.sampleRate;                 // read back: this, not what was asked for, labels the samples
         return;
       } catch (error) {
         failure = error;

@@ -176,7 +176,7 @@ export class Listener {
       link.run(method, params, { signal, onEvent: (event) => this.#hear(event) });
     /** The sample with which the engine's session goes on; null: there is none. @type {number | null} */
     let next = null;
-    let failures = 0;
+    let failures = 0, sent = 0;
     while (!this.#over || this.#length > 0) {
       if (this.#length < (this.#over ? 1 : LEAST * this.rate)) {
         await new Promise((resolve) => { this.#wake = () => resolve(undefined); });
@@ -190,12 +190,14 @@ export class Listener {
           continue;
         }
         const samples = this.#all();
-        next += samples.length;
+        next += sent = samples.length;
         this.about = await ask("live_push", { samples });
-        failures = 0;
+        failures = sent = 0;
       } catch (error) {
         if (signal.aborted || isCancelled(error) || ++failures === PATIENCE) throw error;
-        if (next !== null) this.#miss(this.#start - next || LEAST * this.rate);
+        // of what it had, the stable words stay
+        if (next !== null) this.#miss(Math.max(sent, this.text ? next - Math.round(this.text.start * this.rate) : 0));
+        sent = 0;
         next = null;                                       // a new engine, or the model on another device: it begins anew
         this.#drop();
       }
