@@ -32,8 +32,11 @@ async function openFolder() {
  * @property {boolean} complete
  */
 
-/** @param {string} text a name that can be a part of a file's name */
-const plain = (text) => text.replace(/[~/\\:*?"<>|\u0000-\u001f]/g, "_").slice(0, 100) || "model";
+/** @param {string} text a name that can be a part of a file's name: its beginning, and its end, which tells shards and kinds apart */
+function plain(text) {
+  const all = text.replace(/[~/\\:*?"<>|\u0000-\u001f]/g, "_") || "model";
+  return all.length > 100 ? all.slice(0, 50) + all.slice(-50) : all;
+}
 
 /** Everything that is kept, the largest first, and the browser's allowance (0: not told). */
 export async function stored() {
