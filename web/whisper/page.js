@@ -130,7 +130,7 @@ function stopAll() {
 
 /** @param {Job | null} job */
 function showSound(job) {
-  const blob = job?.source.blob ?? null;
+  const blob = job?.source.blob?.size ? job.source.blob : null;   // an empty one cannot be played
   if (!blob) player.hide();
   else if (blob !== played) player.show(blob, job?.seconds ?? null);
   played = blob;
