@@ -50,6 +50,15 @@ def test_sound_in_text_out(tmp_path):
     assert "segments" not in repr(result)
 
 
+def test_unload_ends_the_host():
+    """Threads of a page, and their memory, end with nothing else."""
+    pytest.importorskip("wasmtime")
+    transcribe(NOISE, model=WHISPER, executor="wasm", **SURE)
+    host = api._loaded["whisper"].executor.host
+    unload()
+    assert host._memory is None
+
+
 def test_another_rate_and_no_sound():
     assert transcribe(np.zeros(44100, np.float32), model=WHISPER, rate=44100).text == ""
     assert transcribe(np.zeros(0, np.float32), model=WHISPER).segments == []

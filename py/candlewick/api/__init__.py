@@ -155,7 +155,7 @@ async def load(wanted: Wanted) -> Loaded:
     try:
         loaded = Loaded(wanted, await task.load(checkpoint, executor), executor)
     except BaseException:
-        await executor.close()
+        await end(executor)
         raise
     _loaded[wanted.family] = loaded
     return loaded
@@ -179,7 +179,14 @@ async def family_task(checkpoint: Any, family: str) -> Any:
 async def drop(family: str) -> None:
     loaded = _loaded.pop(family, None)
     if loaded is not None:
-        await loaded.executor.close()
+        await end(loaded.executor)
+
+
+async def end(executor: executors.Executor) -> None:
+    """With its threads and their memory, which in a page nothing else would let go of."""
+    await executor.close()
+    if (host := getattr(executor, "host", None)) and hasattr(host, "close"):
+        host.close()
 
 
 async def _unload() -> None:

@@ -17,7 +17,7 @@ SMALL_BYTES = 1 << 16
 
 
 class Host:
-    """js: a KernelHost with its threads running. Closing it is the engine worker's business."""
+    """js: a KernelHost with its threads running. Closing it is the business of whoever made that."""
 
     def __init__(self, js: Any) -> None:
         self._js = js
@@ -27,6 +27,11 @@ class Host:
         self.reason = str(js.reason)
         self._views: dict[tuple[int, int], Any] = {}
         self.sources: dict[str, Any] = {}  # file name -> BrowserSource; set by the executor before load_weights
+
+    def close(self) -> None:
+        """Ends the threads and lets go of the memory; the host cannot be used afterwards."""
+        self._views.clear()
+        self._js.dispose()
 
     def reserve(self, end: int) -> None:
         """Bytes [0, end) exist afterwards, or the JavaScript side throws out_of_memory with the numbers."""
