@@ -225,6 +225,26 @@ async def test_an_hour_takes_no_more_memory_than_a_minute(miniature):
     assert most < 2 and n_prompt <= 48
 
 
+async def test_the_language_is_asked_again_until_enough_was_heard(monkeypatch):
+    """A word or two may sound like another language."""
+    asked = []
+
+    async def detect(executor, tokenizer, n_text_ctx, heard):
+        asked.append(heard)
+        return ("en" if len(asked) == 1 else "de"), {}
+
+    monkeypatch.setattr("candlewick.models.whisper.live.detect_language", detect)
+    executor = executors.create("auto")
+    transcriber = await Transcriber.load(Checkpoint.open(pin.MODELS / "test-whisper-multilingual"), executor)
+    session = LiveSession(transcriber, TranscribeOptions(**ANY, temperatures=(0.0,)))
+    said = np.concatenate([silence(0.5), sample()[: 2 * RATE], silence(2)])
+    assert checked(await listen(session, said, 0.3)) and session.language == "de" and len(asked) > 1
+    n_asked = len(asked)
+    session.push(said)
+    assert [event async for event in session.advance()] and len(asked) == n_asked
+    await executor.close()
+
+
 async def test_what_cannot_be_heard_is_refused(miniature):
     session = LiveSession(miniature)
     for bad in (np.zeros((4, 2), np.float32), np.array([0.0, np.nan], np.float32)):

@@ -62,6 +62,7 @@ class LiveSession:
             suppress_blank=self.options.suppress_blank, max_initial_timestamp=None,
             seconds_per_timestamp=SECONDS_PER_TIMESTAMP)
         self.language: str | None = (self.options.language or None) if self.tokenizer.multilingual else "en"
+        self._finding = self.language is None  # the first words alone do not tell it: it is asked again until enough was heard
         prompts = (self.options.hotwords.strip(), self.options.initial_prompt.strip())
         self.prompt = [token for text in prompts if text for token in self.tokenizer.encode(" " + text)]
         self.previous: list[int] = []  # tokens of the utterances before
@@ -195,6 +196,8 @@ class LiveSession:
             return {"event": "hypothesis", "start": heard, "stable": "", "unstable": "", "heard": heard}
         found = segment(self.n_segments, (0.0, 0.0), text, tokens, decoded)
         self.n_segments += 1
+        if len(utterance.sound) >= contexts(self.dims)[0] * SECONDS_PER_TIMESTAMP * SAMPLE_RATE:
+            self._finding = False
         words = await self._words(utterance, tokens) if self.options.word_timestamps else []
         if words:
             found.update(words=words, start=words[0]["start"], end=words[-1]["end"])
@@ -228,7 +231,7 @@ class LiveSession:
         fitting = [n for n in contexts(self.dims)[1:] if n == full or 2 * n >= len(sound) / HOP + MARGIN]
         for n_ctx in [full] if whole else fitting[:2]:  # the shorter, the sooner does it loop
             reader = await self._hear(sound, n_ctx)
-            if self.language is None:
+            if self.language is None or (self._finding and not utterance.committed):
                 self.language, _ = await detect_language(self.executor, self.tokenizer, self.dims.n_text_ctx, n_ctx)
             logprobs: list[float] = []  # of the new tokens
             decoded = await self._decode(reader, utterance, temperature, logprobs)
