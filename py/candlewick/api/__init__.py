@@ -209,12 +209,12 @@ async def events(stream: Any, on_event: Listener | None) -> dict[str, Any]:
 
 async def _transcribe(audio: Any, wanted: Wanted, rate: int, options: Any, on_event: Listener | None) -> Transcript:
     from candlewick.audio import Resampler
-    from candlewick.recording import Recording, Samples
+    from candlewick.recording import Recording
 
     async with turn():
-        samples, rate = await sources.sound(audio, rate)
+        sound = await sources.sound(audio, rate)
         loaded = await load(wanted)
-        recording = Recording(Samples(samples, rate), Resampler(loaded.executor))
+        recording = Recording(sound, Resampler(loaded.executor))
         return Transcript.of(await events(loaded.task.transcribe(recording, options), on_event))
 
 

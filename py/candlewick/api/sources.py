@@ -11,6 +11,7 @@ import numpy as np
 
 from candlewick import executors, image
 from candlewick.audio import AudioError, read_wav
+from candlewick.recording import Samples, Sound
 from candlewick.weights.load import Checkpoint
 
 IN_PAGE = sys.platform == "emscripten"
@@ -37,21 +38,21 @@ async def executor(name: str, threads: int | None) -> executors.Executor:
     return executors.create(name, threads=threads)
 
 
-async def sound(audio: Any, rate: int) -> tuple[np.ndarray, int]:
-    """A file, its bytes, or samples at `rate` Hz -> samples (n,) or (n, channels) float32, and their rate."""
+async def sound(audio: Any, rate: int) -> Sound:
+    """A file, its bytes, or samples at `rate` Hz. A file of CPython is read by the piece, however long it is."""
     if isinstance(audio, (bytes, bytearray, memoryview)):
-        return await decoded(bytes(audio), "the sound")
+        return Samples(*await decoded(bytes(audio), "the sound"))
     if isinstance(audio, (str, os.PathLike)):
         if os.path.exists(audio) and not IN_PAGE:
-            from candlewick.audio_file import read_audio_file
+            from candlewick.audio_file import open_audio_file
 
-            return read_audio_file(audio)
+            return await open_audio_file(os.fspath(audio))
         if os.path.exists(audio):
             with open(audio, "rb") as file:
-                return await decoded(file.read(), os.fspath(audio))
+                return Samples(*await decoded(file.read(), os.fspath(audio)))
         if IN_PAGE:
             page = import_module("candlewick.api.page")
-            return await decoded(await page.fetch(os.fspath(audio)), os.fspath(audio))
+            return Samples(*await decoded(await page.fetch(os.fspath(audio)), os.fspath(audio)))
         raise AudioError(f"recording {os.fspath(audio)}: no such file; check the path")
     samples = np.asarray(audio)
     if samples.ndim not in (1, 2) or samples.dtype.kind not in "fiu":
@@ -59,7 +60,7 @@ async def sound(audio: Any, rate: int) -> tuple[np.ndarray, int]:
                          f"{list(samples.shape)}")
     if samples.dtype.kind != "f":
         raise AudioError(f"audio: wanted samples as floats of -1 to 1, got {samples.dtype}; divide them by their full scale")
-    return samples.astype(np.float32, copy=False), int(rate)
+    return Samples(samples.astype(np.float32, copy=False), int(rate))
 
 
 async def decoded(data: bytes, name: str) -> tuple[np.ndarray, int]:
