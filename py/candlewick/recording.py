@@ -14,6 +14,8 @@ from candlewick import audio
 from candlewick.audio import TARGET_RATE, AudioError, Resampler, WavFormat
 from candlewick.weights.source import ByteSource
 
+PIECE_BYTES = 4 << 20  # of a WAV file that are read at once
+
 
 class Sound(Protocol):
     """Mono samples at a rate. `frames` is how many there are: before the end was read as far as is known, and more than was
@@ -57,8 +59,12 @@ class WavSound:
         return cls(source, start, format, (end - start) // format.frame)
 
     async def read(self, first: int, n: int) -> np.ndarray:
-        begin, end = (self._start + min(f, self.frames) * self._format.frame for f in (first, first + n))
-        return audio.to_mono(audio.read_frames(await self._source.read(begin, end), self._format))
+        end, frame, parts = min(first + n, self.frames), self._format.frame, [np.zeros(0, np.float32)]
+        step = max(1, PIECE_BYTES // frame)  # many channels at a high rate are many bytes a second
+        for at in range(first, end, step):
+            raw = await self._source.read(self._start + at * frame, self._start + min(at + step, end) * frame)
+            parts.append(audio.to_mono(audio.read_frames(raw, self._format)))
+        return np.concatenate(parts)
 
 
 class Recording:

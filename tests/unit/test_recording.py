@@ -19,8 +19,10 @@ RNG = np.random.default_rng(3)
 
 @pytest.mark.parametrize(("code", "bits"), FORMATS)
 @pytest.mark.parametrize("channels", [1, 2, 6])
-async def test_wav_by_ranges(code, bits, channels):
+@pytest.mark.parametrize("piece", [40, 4 << 20])
+async def test_wav_by_ranges(code, bits, channels, piece, monkeypatch):
     """The mean of the channels, from any place on, and nothing past the end; an incomplete frame is none."""
+    monkeypatch.setattr("candlewick.recording.PIECE_BYTES", piece)
     x = RNG.uniform(-1, 1, (500, channels))
     tail = b"\1" * (channels * bits // 8 - 1)
     data = riff(chunk(b"LIST", b"odd"), fmt(code, channels, 44100, bits), chunk(b"data", encoded(x, code, bits) + tail))

@@ -86,6 +86,17 @@ async def test_a_run_goes_on_where_another_was_stopped(transcriber, audio, until
     assert more[0] == states[-1]
 
 
+@pytest.mark.parametrize("told", [1, 5, 9])
+async def test_a_run_goes_on_in_a_sound_of_unknown_length(transcriber, audio, told):
+    """Its head may tell less than was heard already."""
+    wanted, states, _ = await heard(transcriber, audio)
+    place = states[2]
+    sound = Recording(Unknown(audio, 16000, told * 16000))
+    segments, _, result = await heard(transcriber, sound, state=place)
+    assert segments == [s for s in wanted if s["id"] >= place["segments"]] and segments
+    assert result["duration"] == SECONDS
+
+
 @pytest.mark.parametrize("state", [{"seek": 5}, {"seek": 10**9}, {"previous": [10**6]}, {"peak": "x"}])
 async def test_a_state_that_fits_nothing_is_refused(transcriber, audio, state):
     _, states, _ = await heard(transcriber, audio, 2)

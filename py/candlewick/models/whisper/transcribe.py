@@ -171,9 +171,10 @@ class Transcription:
         if self.peak is None:
             async for event in self.find_peak():
                 yield event
-        else:  # the end says how long it is
-            await self.audio.read(self.audio.n_samples - 1, self.dims.n_samples)
-        self.timeline.duration = self.duration  # known now, if it was not before
+        else:  # the end says how long it is, or what was not known to be there before
+            await self.audio.read(max(self.audio.n_samples - 1, first_sample(self.seek)), self.dims.n_samples)
+            if self.seek > self.n_frames:
+                raise self.strange()
         yield self.progress()
         while self.seek < max(self.n_frames, 1) and not self.stopped:
             if self.seek and self.n_frames - self.seek <= TOO_SHORT:
@@ -210,6 +211,7 @@ class Transcription:
         if not await self.encode():
             self.seek += n_frames  # silence
             return
+        self.timeline.duration = self.duration  # as far as it is known by now
         await self.know_language()
         decoded: Decoded | None = None
         async for decoded in self.decode():
@@ -418,9 +420,12 @@ class Transcription:
             self.language, self.language_probability = state["language"], state["language_probability"]
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"state: wanted that of an earlier run's progress, got {error!r}; begin anew") from error
-        if not 0 <= self.seek <= self.n_frames or not all(0 <= t < self.dims.n_vocab for t in self.previous):
-            raise ValueError(f"state: at {self.seek / FRAMES_PER_SECOND:.1f} s of {self.duration:.1f} s, it belongs to another "
-                             "recording or another model; begin anew")
+        if self.seek < 0 or not all(0 <= t < self.dims.n_vocab for t in self.previous):
+            raise self.strange()
+
+    def strange(self) -> ValueError:
+        return ValueError(f"state: at {self.seek / FRAMES_PER_SECOND:.1f} s of {self.duration:.1f} s, it belongs to another "
+                          "recording or another model; begin anew")
 
     def result(self) -> dict[str, Any]:
         """The transcript as it stands."""
