@@ -6,12 +6,13 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from candlewick.executors import ExecutorUnavailable, Stopped, create
-from candlewick.executors.numpy import KERNELS
+from candlewick.executors.numpy import KERNELS, NumpyExecutor
 from candlewick.ops import OPS
 from candlewick.passes import optimise
 from candlewick.verify import compared, summary, traced, verify_kernels, verify_model
@@ -58,6 +59,21 @@ SPOILT = {
     "a wrong number": lambda text: text.replace("exp(", "1.001 * exp("),
     "no kernel": lambda text: text + "\nthis is no WGSL",
 }
+
+
+async def test_nothing_is_tried_on_a_device_that_is_gone():
+    """The kernel that it went away with is named, and no other."""
+
+    class Gone(NumpyExecutor):
+        async def run(self, entry, inputs, fetch=None):
+            error = RuntimeError("the GPU went away")
+            error.js_error = SimpleNamespace(code="device_lost")
+            raise error
+
+    rows = []
+    await verify_kernels(Gone(), rows)
+    (row,) = rows
+    assert not row["ok"] and "went away" in row["error"] and summary(rows)["failed"] == 1
 
 
 @pytest.mark.parametrize("how", SPOILT)

@@ -111,13 +111,17 @@ async def verify_kernels(executor: Executor, rows: list[dict[str, Any]], on_prog
     for done, case in enumerate(chosen):
         if on_progress:
             on_progress(done, len(chosen), case.op)
-        rows.append({"op": case.op, "dtype": case.dtype, "shape": case.shape, **await checked(executor, case)})
+        found, lost = await checked(executor, case)
+        rows.append({"op": case.op, "dtype": case.dtype, "shape": case.shape, **found})
+        if lost:  # the others cannot be tried on it, and are not to blame
+            break
         await asyncio.sleep(0)
     if on_progress:
         on_progress(len(chosen), len(chosen), "")
 
 
-async def checked(executor: Executor, case: Case) -> dict[str, Any]:
+async def checked(executor: Executor, case: Case) -> tuple[dict[str, Any], bool]:
+    """-> what was found, and whether the device is gone"""
     allowed = tolerance(case.op, case.dtype, executor.name)
     try:
         program, weights = traced(case)
@@ -130,11 +134,12 @@ async def checked(executor: Executor, case: Case) -> dict[str, Any]:
             got = (await executor.run("case", inputs))["out"]
         finally:
             await executor.close()
-        return compared(got, want, allowed)
+        return compared(got, want, allowed), False
     except Stopped:
         raise
     except Exception as error:  # a wrong kernel may do anything
-        return failed(allowed, str(error) or type(error).__name__)
+        lost = getattr(getattr(error, "js_error", None), "code", "") == "device_lost"
+        return failed(allowed, str(error) or type(error).__name__), lost
 
 
 # ---- one step of a model ----------------------------------------------------------------------------------------
