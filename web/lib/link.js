@@ -17,6 +17,21 @@ export function isCancelled(error) {
 }
 
 /**
+ * The promise, or the stop, whichever is first.
+ * @template T
+ * @param {Promise<T>} promise
+ * @param {AbortSignal} signal
+ * @returns {Promise<T>}
+ */
+export function orStopped(promise, signal) {
+  return new Promise((resolve, reject) => {
+    signal.throwIfAborted();
+    signal.addEventListener("abort", () => reject(signal.reason), { once: true });
+    promise.then(resolve, reject);
+  });
+}
+
+/**
  * Python starts while the model comes in. Of the two the download takes longer, and a bar that shows both in turn shows
  * neither: as long as something is to come down, that is what is told.
  * @param {any} event @param {any} shown

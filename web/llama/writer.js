@@ -6,7 +6,7 @@
  * @typedef {import("./conversation.js").Message} Message
  * @typedef {{sampling: import("./options.js").Sampling, system: string, seed: number}} How
  */
-import { isCancelled } from "../lib/link.js";
+import { isCancelled, orStopped } from "../lib/link.js";
 import { message, request } from "./conversation.js";
 
 export class Writer {
@@ -134,19 +134,4 @@ export class Answer {
       continued: this.continued, from: this.chat.from,
     };
   }
-}
-
-/**
- * The promise, or the stop, whichever is first.
- * @template T
- * @param {Promise<T>} promise
- * @param {AbortSignal} signal
- * @returns {Promise<T>}
- */
-function orStopped(promise, signal) {
-  return new Promise((resolve, reject) => {
-    signal.throwIfAborted();
-    signal.addEventListener("abort", () => reject(signal.reason), { once: true });
-    promise.then(resolve, reject);
-  });
 }

@@ -13,7 +13,7 @@
  *   where a run can be gone on with: the engine's state, and what was found before it
  */
 import { peaks, readSound, wavPeaks } from "../lib/audio.js";
-import { isCancelled } from "../lib/link.js";
+import { isCancelled, orStopped } from "../lib/link.js";
 import { Pace } from "../lib/words.js";
 
 const BARS = 480;
@@ -297,19 +297,4 @@ const textOf = (segments) => segments.map((segment) => segment.text).join("").tr
 /** @param {Segment[]} a @param {Segment[]} b */
 function same(a, b) {
   return a.length === b.length && a.every((each, i) => each.text === b[i].text && each.start === b[i].start && each.end === b[i].end);
-}
-
-/**
- * The promise, or the stop, whichever is first.
- * @template T
- * @param {Promise<T>} promise
- * @param {AbortSignal} signal
- * @returns {Promise<T>}
- */
-function orStopped(promise, signal) {
-  return new Promise((resolve, reject) => {
-    signal.throwIfAborted();
-    signal.addEventListener("abort", () => reject(signal.reason), { once: true });
-    promise.then(resolve, reject);
-  });
 }

@@ -11,7 +11,7 @@
  * @typedef {"state" | "hypothesis" | "segment" | "told"} Change told: something about the sound that a person should know
  */
 import { Recorder } from "../lib/recorder.js";
-import { isCancelled } from "../lib/link.js";
+import { isCancelled, orStopped } from "../lib/link.js";
 import { Tape } from "../lib/tape.js";
 
 /** Seconds of sound that are worth a request; seconds that wait at most. */
@@ -247,19 +247,4 @@ export class Listener {
     this.text = stable.trim() || unstable.trim() ? { start, stable, unstable } : null;
     this.onChange("hypothesis");
   }
-}
-
-/**
- * The promise, or the stop, whichever is first.
- * @template T
- * @param {Promise<T>} promise
- * @param {AbortSignal} signal
- * @returns {Promise<T>}
- */
-function orStopped(promise, signal) {
-  return new Promise((resolve, reject) => {
-    signal.throwIfAborted();
-    signal.addEventListener("abort", () => reject(signal.reason), { once: true });
-    promise.then(resolve, reject);
-  });
 }
