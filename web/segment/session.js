@@ -120,7 +120,7 @@ export class Session {
       this.timings = timings;
       this.#set("ready");
       void this.#pump();
-      if (key && !embedding) {
+      if (key && !embedding && this.link.info?.executor !== "webgpu") {   // a wrong GPU's would be believed at every later visit
         const kept = await this.link.run("embedding", { id }, { signal }).catch(() => null);
         if (kept) await keep(key, kept.embedding);
       }
