@@ -154,10 +154,7 @@ async function askTask(method, params, data) {
     }
 }
 
-/**
- * What to load after a fault: who let us choose is given no emulator in the place of a GPU.
- * @param {import("./protocol.js").LoadParams} params @param {"webgpu" | "wasm"} executor
- */
+/** After a fault: who let us choose is given no emulator in the place of a GPU. @param {import("./protocol.js").LoadParams} params @param {"webgpu" | "wasm"} executor */
 const instead = (params, executor) => (executor === "webgpu" ? params : { ...params, executor });
 
 /**
@@ -269,7 +266,7 @@ async function unload() {
   return {};
 }
 
-/** @param {boolean} keep see dropHost */
+/** @param {boolean} keep see Hosts.drop */
 async function release(keep) {
   loaded = null;
   if (python?.worker) await ask(python.worker.unload());
@@ -306,11 +303,6 @@ async function transcribe({ audio, options, state }) {
 function setImage({ id, image }) {
   const { rgba, embedding, width, height } = image;
   return askTask("set_image", { id, width, height }, { rgba, embedding });
-}
-
-/** @param {import("./protocol.js").PredictParams} params */
-function predict({ mask_input, ...params }) {
-  return askTask("predict", params, { mask_input: mask_input ?? undefined });
 }
 
 /** @param {{entry: string, rounds?: number, position?: number}} params */
@@ -389,7 +381,7 @@ const methods = {
   live_end: () => askTask("live_end", {}, {}),
   generate: (params) => askTask("generate", params, {}),
   set_image: setImage,
-  predict,
+  predict: ({ mask_input, ...params }) => askTask("predict", params, { mask_input: mask_input ?? undefined }),
   everything: (params) => askTask("everything", params, {}),
   embedding: (params) => askTask("embedding", params, {}),
   prepare: (params) => askTask("prepare", params, {}),
