@@ -6,6 +6,7 @@ Where a test needs a decoder that misbehaves, only the logits are made up: `Scri
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import tracemalloc
 from collections.abc import Callable
@@ -353,9 +354,16 @@ async def test_an_english_checkpoint_says_so():
     assert (await result(t, clips.chirp(1), TranscribeOptions(language="en", temperatures=(0.0,))))["language"] == "en"
 
 
-@pytest.mark.parametrize("wrong", [{"task": "sing"}, {"temperatures": ()}, {"temperatures": (-1,)}])
+@pytest.mark.parametrize("wrong", [
+    {"task": "sing"}, {"temperatures": ()}, {"temperatures": (-1,)}, {"temperatures": 0.5}, {"temperatures": "0.5"},
+    {"temperatures": (float("nan"),)}, {"temperatures": (True,)}, {"temperatures": None}, {"logprob_threshold": "-1"},
+    {"compression_ratio_threshold": float("inf")}, {"no_speech_threshold": [0.6]}, {"max_initial_timestamp": "1"},
+    {"max_initial_timestamp": float("nan")}, {"max_initial_timestamp": -1.0}, {"max_initial_timestamp": 10**400}, {"seed": 1.5},
+    {"seed": "1"}, {"seed": None},
+])
 def test_options_that_make_no_sense(wrong):
-    with pytest.raises(ValueError, match=next(iter(wrong))):
+    (name, value), = wrong.items()
+    with pytest.raises(ValueError, match=f"^{name}: (wanted|there are) .*, got {re.escape(repr(value))}$"):
         TranscribeOptions(**wrong)
 
 

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 WIDEST = 16  # transcripts that are decoded together
+
+
+def is_number(given: Any) -> bool:
+    """A finite one; True and False are none."""
+    return isinstance(given, int | float) and not isinstance(given, bool) and abs(given) < 1e300
 
 
 @dataclass(frozen=True)
@@ -23,7 +29,7 @@ class Search:
                 raise ValueError(f"{name}: wanted a whole number from 1 to {WIDEST}, got {number!r}")
         penalty = 0 if self.length_penalty is None else self.length_penalty
         for name, number in (("patience", self.patience), ("length_penalty", penalty)):
-            if isinstance(number, bool) or not isinstance(number, int | float):
+            if not is_number(number):
                 raise ValueError(f"{name}: wanted a number, got {number!r}")
         if not 0 < self.patience < 100:
             raise ValueError(f"patience: wanted a number above 0, got {self.patience!r}")
@@ -65,9 +71,18 @@ class TranscribeOptions:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "temperatures", tuple(self.temperatures))
-        if not self.temperatures or not all(isinstance(t, int | float) and 0 <= t < 100 for t in self.temperatures):
-            raise ValueError(f"temperatures: wanted at least one number from 0 on, got {self.temperatures}")
+        given = self.temperatures
+        if not isinstance(given, list | tuple) or not given or not all(is_number(t) and 0 <= t < 100 for t in given):
+            raise ValueError(f"temperatures: wanted at least one number from 0 to 100 in a list, got {given!r}")
+        object.__setattr__(self, "temperatures", tuple(given))
+        for name in ("compression_ratio_threshold", "logprob_threshold", "no_speech_threshold", "max_initial_timestamp"):
+            number = getattr(self, name)
+            if number is not None and not is_number(number):
+                raise ValueError(f"{name}: wanted a number, or null for none, got {number!r}")
+        if not 0 <= (self.max_initial_timestamp or 0) <= 30:
+            raise ValueError(f"max_initial_timestamp: wanted seconds from 0 to 30, got {self.max_initial_timestamp!r}")
+        if type(self.seed) is not int:
+            raise ValueError(f"seed: wanted a whole number, got {self.seed!r}")
         for name, choices in (("task", ("transcribe", "translate")), ("context", ("full", "short"))):
             if getattr(self, name) not in choices:
                 raise ValueError(f"{name}: there are {' and '.join(choices)}, got {getattr(self, name)!r}")
