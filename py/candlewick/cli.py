@@ -244,7 +244,8 @@ def compare(
     browser: Annotated[bool, typer.Option("--browser", help="In Chromium: every kernel, and a step of MODEL.")] = False,
     input: Annotated[Path | None, typer.Option("--input", help="Recording to run on; default: noise.")] = None,
     threads: ThreadsOption = None,
-    tolerance: Annotated[float, typer.Option(help="Allowed error, as a share of a value's largest magnitude.")] = 1e-3,
+    tolerance: Annotated[float | None, typer.Option(help=(
+        "Allowed error, as a share of a value's largest magnitude; default: 0.001."))] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ) -> None:
     """Run every entry of MODEL on two executors, instruction by instruction; exit status 1 if they differ.
@@ -256,13 +257,18 @@ def compare(
     """
     with failures():
         if browser:
+            from candlewick.commands.common import Failure
             from candlewick.commands.compare_browser import compare_in_browser
 
+            for name, given in (("input", input), ("tolerance", tolerance)):
+                if given is not None:
+                    raise Failure(f"--{name} {given}: --browser has inputs and a tolerance of its own for each kernel; leave one "
+                                  "of the two out")
             same = compare_in_browser(model, executors, threads, as_json)
         else:
             from candlewick.commands.compare import compare as run
 
-            same = run(model, executors, input, threads, tolerance, as_json)
+            same = run(model, executors, input, threads, 1e-3 if tolerance is None else tolerance, as_json)
     if not same:
         raise typer.Exit(1)
 

@@ -262,6 +262,11 @@ def test_compare_wants_two_known_executors(tmp_path):
     assert "no such file" in failure("compare", MODEL, "--input", tmp_path / "nothing.wav")
 
 
+@pytest.mark.parametrize("option", [("--input", "a.wav"), ("--tolerance", "0.05")])
+def test_compare_in_a_browser_refuses_what_it_would_ignore(option):
+    assert " ".join(option) + ": --browser has" in failure("compare", MODEL, "--browser", *option)
+
+
 # ---- transcribe ---------------------------------------------------------------------------------------------------
 
 def test_transcribe_writes_text_to_stdout(noise):
