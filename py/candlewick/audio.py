@@ -53,7 +53,8 @@ def read_wav(data: bytes) -> tuple[np.ndarray, int]:
     """Bytes of a RIFF/WAVE file (or RF64) -> samples float32 (n, channels), rate in Hz.
 
     Integer samples are divided by their full scale, so they lie in -1 .. 1; 8-bit ones are unsigned in the file. A data
-    chunk longer than the file (a recording that was cut off, or streamed) is read as far as it goes. Raises AudioError.
+    chunk longer than the file (a recording that was cut off, or streamed), or of 0 bytes and not followed by a chunk (it was
+    never ended), is read to the file's end. Raises AudioError.
     """
     view = memoryview(data)
     search = find_samples(len(view))
@@ -89,12 +90,20 @@ def find_samples(size: int) -> Generator[tuple[int, int], bytes, tuple[tuple[int
         elif name == b"data" and data is None:
             if length == 0xFFFFFFFF:  # the real size is in ds64, or was never written
                 length = size64 if size64 is not None else size - begin
+            # a recorder that crashed left 0; behind samples that are none, another chunk would stand
+            if not length and not (begin + 8 <= size and _is_chunk((yield begin, begin + 8), size - begin - 8)):
+                length = size - begin
             data = begin, min(begin + length, size)
         at = begin + length + length % 2  # chunks stand on even offsets
     if format is None or data is None:
         missing = "format (fmt)" if format is None else "data"
         raise AudioError(f"WAV file without a {missing} chunk: it is damaged or cut off")
     return data, format
+
+
+def _is_chunk(head: bytes, rest: int) -> bool:
+    """Whether these 8 bytes, with `rest` bytes of the file behind them, can be the head of a chunk."""
+    return all(0x20 <= byte < 0x7F for byte in head[:4]) and int.from_bytes(head[4:], "little") <= rest
 
 
 def _read_format(body: bytes) -> WavFormat:

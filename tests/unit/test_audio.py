@@ -99,12 +99,15 @@ def test_eight_bit_is_unsigned():
 def test_streamed_and_cut_files():
     x = RNG.integers(-100, 100, 64).astype("<i2")
     head = riff(fmt(1, 2, 16000, 16))
-    for size in (0xFFFFFFFF, 10**6):
+    for size in (0xFFFFFFFF, 10**6, 0):
         samples, _ = read_wav(head + b"data" + struct.pack("<I", size) + x.tobytes() + b"\1")
         assert np.array_equal(samples.reshape(-1), x.astype(np.float32) / 32768)  # the odd byte is no frame
     ds64 = chunk(b"ds64", struct.pack("<QQQI", 0, x.nbytes, 32, 0))
     rf64 = b"RF64\xff\xff\xff\xffWAVE" + ds64 + fmt(1, 1, 16000, 16) + b"data\xff\xff\xff\xff" + x.tobytes() + b"LIST"
     assert len(read_wav(rf64)[0]) == 64
+    # 0 means what it says where a chunk follows, or nothing
+    assert len(read_wav(riff(fmt(1, 1, 16000, 16), chunk(b"data", b""), chunk(b"LIST", b"abc")))[0]) == 0
+    assert len(read_wav(riff(fmt(1, 1, 16000, 16), chunk(b"data", b"")))[0]) == 0
 
 
 @pytest.mark.parametrize("data", [b"", b"RIFF", b"<!doctype html><html>", b"fLaC" + bytes(50), b"\0\0\0 ftypM4A ",

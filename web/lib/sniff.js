@@ -104,6 +104,13 @@ function looksLikeUtf16(head) {
 /** A data chunk that says to be this long, or longer, was written before its length was known. */
 const STREAMED = 0x7fff0000;
 
+/** Whether the head of a chunk can stand there. @param {DataView} view @param {number} at @param {number} size of the file */
+function isChunk(view, at, size) {
+  if (at + 8 > view.byteLength) return false;
+  for (let i = at; i < at + 4; i++) if (view.getUint8(i) < 0x20 || view.getUint8(i) > 0x7e) return false;
+  return at + 8 + view.getUint32(at + 4, true) <= size;
+}
+
 /**
  * The head of a RIFF WAVE file: is it of the plain kinds that the engine reads from the bytes (whole numbers of 8, 16, 24 or
  * 32 bits, floats of 32 or 64, also in the extensible form), and how long is it? null if there is no fmt chunk in the head.
@@ -117,7 +124,7 @@ export function wavHead(head, size) {
   let plain = false, bytesPerSecond = 0, kind = "", bits = 0, float = false, frame = 0;
   for (let at = 12; at + 8 <= head.length;) {
     const id = String.fromCharCode(...head.subarray(at, at + 4));
-    const length = view.getUint32(at + 4, true);
+    let length = view.getUint32(at + 4, true);
     if (id === "fmt " && at + 24 <= head.length) {
       let code = view.getUint16(at + 8, true);
       bits = view.getUint16(at + 22, true);
@@ -128,6 +135,7 @@ export function wavHead(head, size) {
       kind = `samples of format code 0x${code.toString(16)} and ${bits} bits`;
       bytesPerSecond = view.getUint32(at + 16, true);
     } else if (id === "data") {
+      if (length === 0 && !isChunk(view, at + 8, size)) length = size - at - 8;   // a recorder crashed before it told
       const dataBytes = Math.min(length, size - at - 8);   // a length of 0xffffffff or past the end: streamed or cut short
       const missing = length < STREAMED && bytesPerSecond ? (length - dataBytes) / bytesPerSecond : 0;
       return { plain, kind, bits, float, frame, dataStart: at + 8, dataBytes, missing, seconds: bytesPerSecond ? dataBytes / bytesPerSecond : null };
