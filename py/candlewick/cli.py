@@ -262,8 +262,8 @@ def compare(
 
             for name, given in (("input", input), ("tolerance", tolerance)):
                 if given is not None:
-                    raise Failure(f"--{name} {given}: --browser has inputs and a tolerance of its own for each kernel; leave one "
-                                  "of the two out")
+                    raise Failure(f"--{name} {given}: --browser has inputs and a tolerance of its own for each kernel; leave "
+                                  "one of the two out")
             same = compare_in_browser(model, executors, threads, as_json)
         else:
             from candlewick.commands.compare import compare as run
