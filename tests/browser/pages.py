@@ -106,3 +106,16 @@ def sample_times(n: int, pause: float = 9) -> bytes:
     with wave.open(str(SAMPLE)) as file:
         clip = np.frombuffer(file.readframes(file.getnframes()), "<i2") / 32768
     return wav(np.tile(np.concatenate([clip, np.zeros(int(16_000 * pause))]), n))
+
+
+def until(page, ask: str, timeout: int = READY_MS):
+    """What an async function gives in the page, once that is true. wait_for_function would take its promise for true."""
+    return page.evaluate(f"""async () => {{
+      const ask = {ask};
+      for (const end = Date.now() + {timeout}; Date.now() < end;) {{
+        const answer = await ask();
+        if (answer) return answer;
+        await new Promise((resolve) => setTimeout(resolve, 100));
+      }}
+      throw new Error("not within {timeout} ms: " + ask);
+    }}""")

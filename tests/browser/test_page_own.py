@@ -13,7 +13,7 @@ from playwright.sync_api import expect
 
 from candlewick.weights import safetensors
 from tests.browser.engine_site import needs_miniature, noise_wav
-from tests.browser.pages import DONE_MS, READY_MS, ROOT, visit, wait_done, wait_ready
+from tests.browser.pages import DONE_MS, READY_MS, ROOT, until, visit, wait_done, wait_ready
 
 MODELS = ROOT / "models"
 FOLDER = MODELS / "test-whisper"
@@ -185,8 +185,8 @@ def test_kept_on_purpose_and_back_after_a_reload(browser, site):
 
 def started_is_kept(page) -> None:
     """The first visit writes the started interpreter while the page is in use; what is being written cannot be deleted."""
-    page.wait_for_function("""async () => (await (await import("/workers/client.js")).stored()).models
-      .some((model) => model.kind === "python" && model.complete)""", timeout=READY_MS)
+    until(page, """async () => (await (await import("/workers/client.js")).stored()).models
+      .some((model) => model.kind === "python" && model.complete)""")
 
 
 def test_models_of_the_site_are_listed_and_deleted(browser, site):

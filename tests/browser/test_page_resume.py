@@ -7,7 +7,7 @@ import re
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser.pages import DONE_MS, READY_MS, ROOT, SAMPLE, give, sample_times, visit, wait_ready, words
+from tests.browser.pages import DONE_MS, READY_MS, ROOT, SAMPLE, give, sample_times, until, visit, wait_ready, words
 
 pytestmark = pytest.mark.skipif(
     not (ROOT / "models" / "whisper-tiny.en" / "model.safetensors").is_file(),
@@ -46,11 +46,7 @@ def page(shared_page, long_file):
     """The page after a visit that ended in the middle of long.wav."""
     page = shared_page
     page.locator("#file").set_input_files(long_file)
-    for _ in range(600):
-        if page.evaluate(KEPT):
-            break
-        page.wait_for_timeout(200)
-    kept = page.evaluate(KEPT)
+    kept = until(page, f"async () => {{ const kept = await ({KEPT})(); return kept.length ? kept : null; }}")
     assert kept[0]["name"] == "long.wav" and 0 < kept[0]["at"] < kept[0]["total"]
     page.reload()
     yield page
@@ -77,7 +73,7 @@ def test_reload_then_go_on_with_the_same_file(page, long_file):
     assert words(page).count("once upon a time") == 4
     starts = page.locator("#lines .time").all_inner_texts()
     assert starts == sorted(starts) and len(set(starts)) == len(starts)
-    page.wait_for_function(f"async () => (await ({KEPT})()).length === 0")
+    until(page, f"async () => (await ({KEPT})()).length === 0")
 
 
 def test_another_file_of_that_name_is_taken_for_what_it_is(page):
@@ -100,4 +96,4 @@ def test_what_there_is_can_be_read_and_saved_without_the_file(page):
     assert "candle" in got.value.path().read_text()
     offer(page).get_by_role("button", name="Forget it").click()
     expect(offer(page)).to_have_count(0)
-    page.wait_for_function(f"async () => (await ({KEPT})()).length === 0")
+    until(page, f"async () => (await ({KEPT})()).length === 0")
