@@ -109,6 +109,7 @@ def test_a_text_goes_on():
     (lambda: transcribe(b"ID3 not a wav", model=WHISPER), "wanted the bytes of a WAV file"),
     (lambda: transcribe(np.zeros((2, 3, 4), np.float32), model=WHISPER), r"samples \(n,\) or \(n, channels\)"),
     (lambda: transcribe(np.zeros(9, np.int16), model=WHISPER), "as floats of -1 to 1, got int16"),
+    (lambda: transcribe(np.stack([NOISE, NOISE]), model=WHISPER), r"got shape \[2, 24000\]; turn it"),
     (lambda: transcribe(NOISE, model="no-such-model"), "no-such-model not found; available models"),
     (lambda: transcribe(NOISE, model=LLAMA), r"transcribe: test-llama is a model for generate\(\)"),
     (lambda: transcribe(NOISE, model=WHISPER, langauge="de"), "langauge is not known; known are language, task"),
@@ -116,6 +117,9 @@ def test_a_text_goes_on():
     (lambda: segment(PICTURE, model=SAM), "one or more points, or a box"),
     (lambda: segment("nowhere.png", [[1, 1]], model=SAM), "picture nowhere.png: no such file"),
     (lambda: generate("x", model=LLAMA, max_tokens=0), "max_tokens: wanted a whole number"),
+    (lambda: generate(None, model=LLAMA), "prompt: wanted a text, a conversation or token ids, got NoneType"),
+    (lambda: generate(b"hi", model=LLAMA), "token ids, got bytes"),
+    (lambda: generate("x", model=LLAMA, stop=5), r"stop: wanted strings that are not empty, got \[5\]"),
     (lambda: generate("x", model=WHISPER), r"generate: test-whisper is a model for transcribe\(\)"),
 ])
 def test_what_is_given_wrongly(call, says):

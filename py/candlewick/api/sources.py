@@ -60,6 +60,8 @@ async def sound(audio: Any, rate: int) -> Sound:
                          f"{list(samples.shape)}")
     if samples.dtype.kind != "f":
         raise AudioError(f"audio: wanted samples as floats of -1 to 1, got {samples.dtype}; divide them by their full scale")
+    if samples.ndim == 2 and samples.shape[1] > max(samples.shape[0], 32):
+        raise AudioError(f"audio: wanted samples (n,) or (n, channels), got shape {list(samples.shape)}; turn it: audio.T")
     return Samples(samples.astype(np.float32, copy=False), int(rate))
 
 

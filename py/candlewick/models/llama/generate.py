@@ -86,6 +86,9 @@ class Generator:
 
         A conversation whose last message is the assistant's is gone on with inside that message.
         """
+        known = isinstance(prompt, Sequence) and not isinstance(prompt, (bytes, bytearray))
+        if not known:
+            raise ValueError(f"prompt: wanted a text, a conversation or token ids, got {type(prompt).__name__}")
         if isinstance(prompt, str):
             ids = self.tokenizer.prompt(prompt)
             if not ids and self.tokenizer.bos is not None:

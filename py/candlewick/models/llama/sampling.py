@@ -38,7 +38,8 @@ class GenerateOptions:
     ignore_end: bool = False  # go on behind a token that ends the answer (to measure a fixed number of tokens)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "stop", (self.stop,) if isinstance(self.stop, str) else tuple(self.stop))
+        several = isinstance(self.stop, Iterable) and not isinstance(self.stop, str)
+        object.__setattr__(self, "stop", tuple(self.stop) if several else (self.stop,))
         rules = {"max_tokens": (int, 1, math.inf), "temperature": (float, 0, 1e6), "top_k": (int, 0, math.inf),
                  "top_p": (float, 0, 1), "min_p": (float, 0, 1), "repeat_penalty": (float, 1e-3, 1e3),
                  "repeat_last_n": (int, -1, math.inf)}
