@@ -240,6 +240,7 @@ export const MEDIABUNNY = "1.61.0";
  * @property {number} tolerance what max_rel_error may be
  * @property {boolean} ok
  * @property {string} [error]
+ * @property {boolean} [lost] the device went away, or did not answer: that says nothing of the kernel
  */
 
 /**

@@ -158,7 +158,7 @@ class Worker:
             if self.cancelled():
                 raise executors.Stopped
             stage = "verify" if entries is None else "verify model"
-            wrong = sorted({row["op"] for row in rows if not row["ok"]})
+            wrong = sorted({row["op"] for row in rows if not row["ok"] and not row.get("lost")})
             self.notify({"event": "progress", "stage": stage, "done": done, "total": total, "unit": "steps", "file": what,
                          "wrong": wrong})
 

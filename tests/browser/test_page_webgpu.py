@@ -232,6 +232,15 @@ def test_a_wrong_gpu_is_told_and_wasm_is_offered(gpu):
         expect(alert).to_contain_text("earlier verification")
 
 
+def test_a_gpu_that_goes_away_is_not_remembered_as_wrong(gpu):
+    with on_webgpu(gpu, MINIATURE) as page:
+        page.locator("#chip[data-state=ready]").wait_for()
+        tamper(page, lose=[2])
+        page.get_by_role("button", name="Verify on this GPU").click()
+        expect(page.locator("#verify-outcome h3")).to_have_text("The GPU went away", timeout=SLOW_MS)
+        assert not page.evaluate("() => Object.keys(localStorage).some((key) => key.includes('wrong') && localStorage[key])")
+
+
 def test_a_gpu_is_tried_before_it_is_chosen_by_itself(gpu):
     with on_webgpu(gpu, MINIATURE) as page:
         page.locator("#chip[data-state=ready]").wait_for()
@@ -243,5 +252,7 @@ def test_a_gpu_is_tried_before_it_is_chosen_by_itself(gpu):
         page.evaluate("() => localStorage.removeItem('candlewick.right-gpu')")
         tamper(page, spoil=True)
         page.locator("#threads").select_option("1")
+        page.get_by_label("Greedy").check()
+        assert answer(page)  # what was asked meanwhile is answered without it
         expect(page.locator("#run-why")).to_contain_text("a verification found this GPU wrong", timeout=SLOW_MS)
         assert fact(page, "Executor") == "WASM SIMD"

@@ -73,7 +73,7 @@ async def test_nothing_is_tried_on_a_device_that_is_gone():
     rows = []
     await verify_kernels(Gone(), rows)
     (row,) = rows
-    assert not row["ok"] and "went away" in row["error"] and summary(rows)["failed"] == 1
+    assert not row["ok"] and row["lost"] and "went away" in row["error"] and summary(rows)["failed"] == 1
 
 
 @pytest.mark.parametrize("how", SPOILT)

@@ -77,7 +77,7 @@ export class ModelCard {
     this.#stored = new Stored(kind.task);
     this.#stored.onOpen = (files, name) => this.own(files, name, true);
     this.#stored.onMirror = () => this.#again();
-    this.#verify = new Verify(link, () => this.#change("wasm"), () => this.#choose());
+    this.#verify = new Verify(link, () => this.#change("wasm"));
     this.#verify.listen();
     const cores = device().cores;
     for (let n = 1; n <= Math.min(cores, 16); n++) this.#threads.append(el("option", { value: n, text: n }));

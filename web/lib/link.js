@@ -59,6 +59,8 @@ export class Link {
   error = null;
   /** Whether what it does is to compare kernels with the reference. */
   verifying = false;
+  /** What requests wait for: a GPU that is tried before its first use, and left where it is wrong. @type {Promise<void> | null} */
+  trial = null;
 
   /** Called after every change of state, progress, info or error. @type {() => void} */
   onChange = () => {};
@@ -135,6 +137,13 @@ export class Link {
    * @returns {Promise<any>}
    */
   async run(method, params, how = {}) {
+    if (this.trial && method !== "verify") {
+      const { signal } = how, { trial } = this;
+      signal?.throwIfAborted();
+      const tried = trial.then(() => this.ready());
+      await (signal ? orStopped(tried, signal) : tried);
+      if (this.trial === trial) this.trial = null;
+    }
     this.verifying ||= method === "verify";
     const release = this.hold();
     try {

@@ -26,11 +26,10 @@ export class Verify {
   #of = null;
   #timer = 0;
 
-  /** @param {import("./link.js").Link} link @param {() => void} toWasm chooses WASM, as a person would @param {() => void} reload with the same choice */
-  constructor(link, toWasm, reload) {
+  /** @param {import("./link.js").Link} link @param {() => void} toWasm chooses WASM, as a person would */
+  constructor(link, toWasm) {
     this.link = link;
     this.toWasm = toWasm;
-    this.reload = reload;
   }
 
   /** What stands in "How it runs". @returns {HTMLElement} */
@@ -69,7 +68,7 @@ export class Verify {
       if (onGpu(info) && info.gpu && settings.get(keyOf(info.gpu))) this.#warn(settings.get(keyOf(info.gpu)));
       this.showGpu();
       const { gpu } = info ?? {};
-      if (onGpu(info) && gpu && !gpu.software && this.link.choice.executor === "auto" && settings.get("right-gpu") !== keyOf(gpu)) void this.#try(info);
+      if (onGpu(info) && gpu && !gpu.software && this.link.choice.executor === "auto" && settings.get("right-gpu") !== keyOf(gpu)) this.link.trial = this.#try(info);
     }
     byId("gpu", HTMLDetailsElement).hidden = !onGpu(info) || !info.gpu;
     const go = byId("verify-go", HTMLButtonElement);
@@ -120,7 +119,8 @@ export class Verify {
 
   /** @param {Verified} found @param {number} ms @returns {Node[]} */
   #verdict(found, ms) {
-    const where = placeOf(found.executor);
+    const where = placeOf(found.executor), lost = !found.ok && !wrongOps(found).length;
+    if (lost) return [this.#wrong("The GPU went away", el("p", { text: "What was compared until then agreed. Verify again, or use WASM." })), errorsOf(found.rows)];
     this.#remember(found.ok ? "" : wrongWords(found, found.executor));
     const facts = `${found.checks} comparisons with NumPy, of kernels alone and in one step of ${this.link.model.name}, in ${formatMs(ms)}.`;
     if (found.ok) {
@@ -146,11 +146,12 @@ export class Verify {
   async #try(info) {
     /** @type {Verified | null} what fails otherwise, the engine gets over by itself */
     const found = await this.link.run("verify", { model: false, quick: true }).catch(() => null);
-    if (!found || this.link.info !== info) return;
+    if (!found || this.link.info !== info || !found.ok && !wrongOps(found).length) return;
     const words = found.ok ? "" : wrongWords(found, found.executor);
     this.#remember(words);
     if (words) {
-      this.reload();
+      this.link.reset();                                  // the same choice is WASM now
+      void this.link.ready().catch(() => {});
       announce(words);
     } else if (!byId("verify-outcome", HTMLDivElement).hasChildNodes()) {
       byId("verify-outcome", HTMLDivElement).append(el("p", { class: "small muted",
@@ -176,7 +177,7 @@ export class Verify {
   #unfinished(error) {
     /** @type {Verified | undefined} */
     const part = error?.data?.result;
-    const wrong = part && !part.ok && part.failed > 0;
+    const wrong = part && !part.ok && wrongOps(part).length > 0;
     if (error?.code === "cancelled" && !wrong && !this.#seen.length) {
       const words = part?.rows.length ? `The ${part.checks} comparisons up to there found nothing wrong.` : "Nothing is known yet.";
       return [el("div", { class: "notice" }, el("h3", { text: "Stopped" }), el("p", { text: words })), ...(part?.rows.length ? [errorsOf(part.rows)] : [])];
@@ -204,10 +205,16 @@ export class Verify {
   }
 }
 
+/** What a device computed wrongly, op and dtype; not what it was at when it went away. @param {Verified} found */
+function wrongOps({ rows }) {
+  const wrong = rows.filter((row) => !row.ok && !row.lost);
+  return [...new Map(wrong.map((row) => [`${row.op} ${row.dtype}`, row])).values()];
+}
+
 /** @param {Verified} found @param {string} executor */
-function wrongWords({ rows, failed }, executor) {
-  const names = [...new Set(rows.filter((row) => !row.ok).map(({ op }) => op))];
-  return `${failed === 1 ? "1 kernel is" : `${failed} kernels are`} wrong ${placeOf(executor)}: ${listed(names)}`;
+function wrongWords(found, executor) {
+  const wrong = wrongOps(found), names = [...new Set(wrong.map(({ op }) => op))];
+  return `${wrong.length === 1 ? "1 kernel is" : `${wrong.length} kernels are`} wrong ${placeOf(executor)}: ${listed(names)}`;
 }
 
 /** @param {string} executor */

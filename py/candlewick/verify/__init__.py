@@ -4,7 +4,8 @@ Drivers are often wrong in silence, so the answer is never an exception: whateve
 
 A row is {op, dtype, shape, max_abs_error, max_rel_error, tolerance, ok}; `max_rel_error` is the largest absolute error as a
 share of the largest magnitude that was wanted, and `tolerance` is what it may be. Errors are null where a number is missing or
-not finite; then `error` says what happened. Rows of a model have `entry` and the instruction that was worst.
+not finite; then `error` says what happened, and `lost` whether the device went away. Rows of a model have `entry` and the
+instruction that was worst.
 """
 
 from __future__ import annotations
@@ -81,6 +82,16 @@ def failed(allowed: float, why: str) -> dict[str, Any]:
     return {"max_abs_error": None, "max_rel_error": None, "tolerance": allowed, "ok": False, "error": why}
 
 
+def broken(allowed: float, error: Exception) -> dict[str, Any]:
+    """A row of what ended with an error. Of a device that went away, or said nothing in time, `lost` says so: that tells
+    nothing of its kernels."""
+    return {**failed(allowed, str(error) or type(error).__name__), **({"lost": True} if is_lost(error) else {})}
+
+
+def is_lost(error: Exception) -> bool:
+    return getattr(getattr(error, "js_error", None), "code", "") == "device_lost"
+
+
 # ---- every kernel -----------------------------------------------------------------------------------------------
 
 
@@ -138,8 +149,7 @@ async def checked(executor: Executor, case: Case) -> tuple[dict[str, Any], bool]
     except Stopped:
         raise
     except Exception as error:  # a wrong kernel may do anything
-        lost = getattr(getattr(error, "js_error", None), "code", "") == "device_lost"
-        return failed(allowed, str(error) or type(error).__name__), lost
+        return broken(allowed, error), is_lost(error)
 
 
 # ---- one step of a model ----------------------------------------------------------------------------------------
@@ -211,7 +221,7 @@ class Walk:
                 row = {"op": at.op, "dtype": weight_dtype(at), "shape": size_words(at.out.shape), "entry": entry}
             else:
                 row = {"op": "(whole run)", "dtype": "f32", "shape": "", "entry": entry}
-            keep(worst, (row["op"], row["dtype"]), {**row, **failed(0.0, str(error) or type(error).__name__)})
+            keep(worst, (row["op"], row["dtype"]), {**row, **broken(0.0, error)})
             return {}
         finally:
             self.rows += worst.values()
