@@ -85,6 +85,11 @@ def test_unknown_model_lists_the_ones_there_are(noise):
     assert "whisper-enormous not found" in message and "test-whisper" in message
 
 
+def test_an_empty_model_file(noise, tmp_path):
+    (tmp_path / "empty.bin").write_bytes(b"")
+    assert "the file is empty" in failure("transcribe", noise, "--model", tmp_path / "empty.bin")
+
+
 def test_models_from_the_environment_come_first(tmp_path, monkeypatch):
     shutil.copytree(MODEL, tmp_path / "mine")
     monkeypatch.setenv("CANDLEWICK_MODELS", str(tmp_path))

@@ -107,6 +107,8 @@ def find_speech_model(name: str) -> Path:
     if path.is_file() and path.suffix.lower() != ".bin":
         raise Failure(f"model {name} is a file; give the folder that holds it with its config.json and "
                       "tokenizer.json, or a whisper.cpp .bin file")
+    if path.is_file() and path.stat().st_size == 0:
+        raise Failure(f"model {name}: the file is empty (0 bytes)")
     return path if path.is_file() else find_model(name)
 
 
