@@ -72,7 +72,7 @@ def test_several_files_one_of_them_bad_each_with_its_result(page):
                     ("half.wav", wav(clip()[: int(3.3 * RATE)]))])
     expect(page.locator("#files li")).to_have_count(5)
     wait_state(page, "half.wav", "done")
-    expect(page.locator("#queue-sum")).to_have_text("4 of 5 done")
+    expect(page.locator("#queue-sum")).to_have_text("4 of 5 done, 1 failed")
     expect(page.locator("#files li .state")).to_have_text(
         ["done · 0:07", re.compile("failed: This is a PNG picture"), "no speech found", "done · 0:07", "done · 0:03"])
     expect(page.locator("#job-name")).to_have_text("half.wav")

@@ -214,10 +214,10 @@ def test_options_reach_the_model(page):
     try_sample(page)
     assert "small candle" in words(page)
     page.get_by_text("Finer points").click()
-    page.get_by_label("Patience of the beam").fill("9")  # out of its range: the default is taken
+    page.get_by_label("Beam patience").fill("9")  # out of its range: the default is taken
     sent = page.evaluate("async () => (await import('/web/whisper/options.js')).options()")
     assert sent["beam_size"] == 3 and sent["context"] == "short" and sent["temperatures"] == [0] and "patience" not in sent
-    page.get_by_label("Patience of the beam").fill("2")
+    page.get_by_label("Beam patience").fill("2")
     page.get_by_label("Length penalty").fill("0.6")
     expect(page.get_by_label("Tries where it guesses")).to_be_disabled()  # it never guesses at temperature 0
     page.get_by_label("Temperature").select_option("1")
@@ -233,7 +233,7 @@ def test_options_reach_the_model(page):
     assert "small candle" in words(page)
     page.get_by_label("What was said before", exact=True).fill("")
     page.get_by_label("Search", exact=True).select_option("1")
-    expect(page.get_by_label("Patience of the beam")).to_be_disabled()
+    expect(page.get_by_label("Beam patience")).to_be_disabled()
     page.get_by_label("Tries where it guesses").select_option("1")
     page.get_by_label("Fast mode for short sounds").uncheck()
     page.get_by_text("Finer points").click()

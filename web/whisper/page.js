@@ -86,8 +86,12 @@ async function run(job, tell) {
   });
   if (job.state === "done") await keeper?.end();
   else keeper?.keep(job.place, true);
+  if (inputOutcome.textContent?.startsWith(busyWords(job))) inputOutcome.replaceChildren();   // it is so no more
   if (link.state === "failed") queue.pause();
 }
+
+/** @param {Job} job */
+const busyWords = (job) => `${job.name} is being transcribed.`;
 
 /** Something changed; most of it is seen only if the job is. */
 queue.onChange = (job, what) => {
@@ -141,7 +145,7 @@ function showSound(job) {
 function showState(job) {
   view.stop.hidden = job.ended;
   view.again.hidden = !job.ended || !job.source.blob && !job.source.load;
-  view.goOn.hidden = !job.ended || !job.place || view.again.hidden;
+  view.goOn.hidden = !job.ended || !job.place || job.place.at < 1 || view.again.hidden;
   if (job.place) view.goOn.textContent = `Go on from ${formatClock(job.place.at)}`;
   view.meter.hidden = job.ended;
   view.job.setAttribute("aria-busy", String(!job.ended));
@@ -309,7 +313,7 @@ input.onRecord = () => {
   inputOutcome.replaceChildren();
 };
 live.mayStart = () => {
-  if (queue.running) return `${queue.running.name} is being transcribed. Live listening can begin when that is done, or when you stop it.`;
+  if (queue.running) return `${busyWords(queue.running)} Live listening can begin when that is done, or when you stop it.`;
   return input.recording ? "A recording is running. Stop it first." : null;
 };
 live.onState = (on) => {

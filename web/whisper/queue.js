@@ -161,7 +161,8 @@ export class QueueList {
       if (state.textContent !== words) state.textContent = words;
     }
     const done = jobs.filter((job) => job.state === "done").length;
-    this.#sum.textContent = `${done} of ${jobs.length} done`;
+    const failed = jobs.filter((job) => job.state === "failed").length;
+    this.#sum.textContent = `${done} of ${jobs.length} done${failed ? `, ${failed} failed` : ""}`;
     const open = jobs.some((job) => !job.ended), saved = jobs.filter((job) => job.result?.segments.length).length;
     byId("stop-all", HTMLButtonElement).hidden = jobs.filter((job) => !job.ended).length < 2;
     byId("clear", HTMLButtonElement).hidden = open;
