@@ -117,6 +117,14 @@ def test_stop_at_once_keeps_the_words(page):
     assert live and page.locator("#chip").inner_text() == "Ready"
 
 
+def test_the_last_words_are_skipped_and_what_was_sure_stays(page):
+    start(page)
+    page.wait_for_function("() => document.querySelector('#live-lines .sure')?.textContent.includes('upon')", timeout=DONE_MS)
+    page.evaluate("() => { const stop = document.querySelector('#live-stop'); stop.click(); stop.click(); }")
+    ended(page)
+    assert "upon" in words(page)
+
+
 def test_a_file_waits_for_its_turn(page):
     """What is given while listening is transcribed afterwards; live does not begin while something is transcribed."""
     start(page)
@@ -171,6 +179,38 @@ def test_refused_in_words(browser, site):
             expect(page.get_by_role("button", name="Record", exact=True)).to_be_enabled()
     finally:
         refusing.close()
+
+
+ASKING = """
+  const ask = MediaDevices.prototype.getUserMedia;
+  window.answers = [], window.streams = [];
+  MediaDevices.prototype.getUserMedia = async function (wish) {
+    await new Promise((resolve) => answers.push(resolve));
+    const stream = await ask.call(this, wish);
+    streams.push(stream);
+    return stream;
+  };
+"""
+
+
+def test_stopped_while_the_browser_asks(talking, site):
+    """Nobody answers the browser's question: Stop works all the same, and a microphone that is given later goes off at once."""
+    with visit(talking, site, "/web/") as page:
+        page.add_init_script(ASKING)
+        page.goto(site + "/web/whisper/")
+        live, say = page.get_by_role("button", name="Live", exact=True), page.locator("#mic-say")
+        live.click()
+        expect(page.locator("#live-card")).to_have_attribute("data-state", "starting")
+        page.locator("#live-stop").click()
+        expect(page.locator("#live-card")).to_be_hidden()
+        expect(live).to_be_enabled()
+        page.get_by_role("button", name="Record", exact=True).click()
+        expect(say).to_have_text("Asking for the microphone")
+        page.get_by_role("button", name="Stop asking for the microphone").click()
+        expect(say).to_have_text("Press to record")
+        page.evaluate("() => answers.forEach((answer) => answer())")
+        page.wait_for_function("() => streams.length === 2 && streams.every((s) => s.getTracks()[0].readyState === 'ended')")
+        assert page.get_by_role("alert").count() == 0
 
 
 def test_a_recording_of_hours_has_an_end(page):

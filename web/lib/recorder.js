@@ -3,6 +3,7 @@
  * asked of the device, read back from the context, and travels with the samples; nothing here assumes one.
  */
 import { AudioError } from "./audio.js";
+import { orStopped } from "./link.js";
 
 /**
  * What calls do to a voice takes away what Whisper listens to: consonants go with the noise. A faint microphone is still
@@ -52,6 +53,7 @@ export class Recorder {
   /** @type {MediaStream | null} */
   #stream = null;
   #samples = 0;
+  #asking = new AbortController();
 
   rate = 0;
   device = "";
@@ -75,6 +77,15 @@ export class Recorder {
     return this.rate ? this.#samples / this.rate : 0;
   }
 
+  /** Wait no longer for a person who is asked for the microphone: start() rejects with an AbortError, or goes on to its end. */
+  cancel() {
+    this.#asking.abort();
+  }
+
+  get cancelled() {
+    return this.#asking.signal.aborted;
+  }
+
   /**
    * Resolves when the first samples may come in.
    * @throws {AudioError}
@@ -82,10 +93,13 @@ export class Recorder {
   async start() {
     const problem = microphoneProblem();
     if (problem) throw new AudioError(problem, "mic_unavailable");
+    const asked = navigator.mediaDevices.getUserMedia({ audio: CONSTRAINTS });
     try {
-      this.#stream = await navigator.mediaDevices.getUserMedia({ audio: CONSTRAINTS });
+      this.#stream = await orStopped(asked, this.#asking.signal);
     } catch (error) {
-      throw inWords(error);
+      if (!this.cancelled) throw inWords(error);
+      asked.then((late) => late.getTracks().forEach((track) => track.stop()), () => {});
+      throw error;
     }
     try {
       const [track] = this.#stream.getAudioTracks();

@@ -116,6 +116,7 @@ export class Input {
   async toggle() {
     if (this.#record.disabled) return;
     if (this.#state === "idle") await this.#begin();
+    else if (this.#state === "starting") this.#recorder?.cancel();
     else if (this.#state === "recording") await this.#end();
   }
 
@@ -134,8 +135,12 @@ export class Input {
       await recorder.start();
     } catch (error) {
       this.#set("idle");
-      this.onError(error);
+      if (!recorder.cancelled) this.onError(error);
       return;
+    }
+    if (recorder.cancelled) {
+      await recorder.stop();
+      return this.#set("idle");
     }
     this.#set("recording");
     announce("Recording");
@@ -161,12 +166,12 @@ export class Input {
     this.#state = state;
     const on = state === "recording" || state === "ending";
     this.#record.setAttribute("aria-pressed", String(on));
-    this.#record.setAttribute("aria-label", on ? "Stop recording" : "Record");
+    this.#record.setAttribute("aria-label", on ? "Stop recording" : state === "starting" ? "Stop asking for the microphone" : "Record");
     this.#level.hidden = !on;
     this.#hint.hidden = on;
     this.#open.disabled = this.#sample.disabled = state !== "idle";
     this.#say.textContent = { idle: "Press to record", starting: "Asking for the microphone", recording: "Recording 0:00", ending: "One moment" }[state];
-    this.#hint.textContent = state === "starting" ? "The browser may ask you to allow it." : "Press again when you are done.";
+    this.#hint.textContent = state === "starting" ? "The browser may ask you to allow it. Press again to stop." : "Press again when you are done.";
   }
 
   /** @param {number} peak of the last 40 ms, 0..1 */

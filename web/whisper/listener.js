@@ -83,10 +83,15 @@ export class Listener {
       void this.stop();
     };
     recorder.onHeld = (held) => this.#hold(held);
-    await recorder.start();
+    try {
+      await recorder.start();
+    } catch (error) {
+      if (!this.#over) throw error;
+      return this.#set("ended");                          // stopped while the browser asked
+    }
     this.tape ??= new Tape(this.rate);
     this.#began = performance.now();
-    if (this.#over) {                                     // stopped while the browser asked
+    if (this.#over) {                                     // stopped while it started
       await recorder.stop();
       return this.#set("ended");
     }
@@ -106,7 +111,7 @@ export class Listener {
     }
     this.#over = true;
     await recorder.stop();
-    this.text = null;
+    this.#drop();                                         // what was sure of words that were not waited for
     this.#set("ended");
   }
 
@@ -114,7 +119,7 @@ export class Listener {
   async stop() {
     if (this.#over) return this.#abort.abort(new DOMException("stopped", "AbortError"));
     this.#over = true;
-    if (this.state === "starting") return;
+    if (this.state === "starting") return this.recorder.cancel();
     this.#set("ending");
     await this.recorder.stop();
     this.#wake();
