@@ -247,6 +247,11 @@ def test_folders_that_are_not_complete(tmp_path):
     refused(small, "1 of 1 shards are missing: part-1.bin")
 
 
+def test_a_lone_file_that_is_no_model(tmp_path):
+    (tmp_path / "noise.bin").write_bytes(bytes(range(100)))
+    refused(tmp_path, "noise.bin: neither a whisper.cpp model nor a llama2.c one", "not a llama2.c file")
+
+
 def test_llama2c_files_that_are_not_complete(tmp_path):
     formats.write_llama2c(MODELS / "test-llama", tmp_path / "model.bin")
     refused(tmp_path, "model.bin needs the tokenizer it was trained with", "there is nothing else")

@@ -202,6 +202,8 @@ async def _from_llama2c(checkpoint: Checkpoint) -> LlamaFiles:
         except WeightsError as error:
             refusals[file] = str(error)
     named = [file for file in files if file.lower().startswith("tok")]
+    if len(files) == 1 and not models:  # it may have been meant for Whisper
+        raise WeightsError(f"{files[0]}: neither a whisper.cpp model nor a llama2.c one ({refusals[files[0]]})")
     if len(models) != 1:
         told = [refusals[file] for file in files if file in refusals and file not in named] or list(refusals.values())
         raise WeightsError(f"{checkpoint.name}: wanted one llama2.c model, {len(models)} of {some(sorted(files))} are: "
