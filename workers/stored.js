@@ -132,14 +132,20 @@ export async function removeStored(id) {
 }
 
 /**
- * Keep a person's own files for later visits.
+ * Keep a person's own files for later visits. Beside another model of that name it is "name (2)".
  * @param {{name: string, family: string, files: File[]}} model
  * @param {{onBytes?: (done: number, total: number) => void, signal?: AbortSignal}} [how]
- * @returns {Promise<string>} its id
+ * @returns {Promise<{id: string, name: string}>}
  */
-export async function keepOwn({ name, family, files: own }, { onBytes, signal } = {}) {
+export async function keepOwn({ name: wanted, family, files: own }, { onBytes, signal } = {}) {
   const folder = await openFolder();
   if (!folder) throw new EngineError("storage", "this browser keeps no files for this page (a private window, or an insecure address)");
+  const whole = new Set((await stored()).models.filter(({ complete }) => complete).map(({ id }) => id));
+  const idOf = (/** @type {string} */ each) => `${OWN}${plain(each)}~`;
+  let name = wanted;
+  for (let i = 2; whole.has(idOf(name)); i++) name = `${wanted} (${i})`;
+  const id = idOf(name);
+  await removeStored(id); // what an earlier try left
   const total = own.reduce((sum, file) => sum + file.size, 0);
   const { usage = 0, quota = 0 } = (await navigator.storage.estimate().catch(() => null)) ?? {};
   if (quota && total > quota - usage)
@@ -148,8 +154,6 @@ export async function keepOwn({ name, family, files: own }, { onBytes, signal } 
       `${name} takes ${mb(total)}; ${mb(usage)} of ${mb(quota)} are used, ${mb(Math.max(0, quota - usage))} are free. Delete a stored model, or free space on the disk`,
       { wanted: total, allowed: quota, used: usage },
     );
-  const id = `${OWN}${plain(name)}~`;
-  await removeStored(id);
   await navigator.storage.persist?.().catch(() => false); // asked for; what browsers do without it is to remove what was not used for long
   let done = 0;
   try {
@@ -166,7 +170,7 @@ export async function keepOwn({ name, family, files: own }, { onBytes, signal } 
       throw new EngineError("storage", `${name}: the browser's storage is full after ${mb(done)} of ${mb(total)}; delete a stored model`);
     throw EngineError.from(error, "storage");
   }
-  return id;
+  return { id, name };
 }
 
 /**

@@ -126,14 +126,14 @@ export class Stored {
     const outcome = byId("own-outcome", HTMLDivElement);
     const current = () => this.#keeping === stop;
     try {
-      await keepOwn({ ...own, family: this.family }, { signal: stop.signal, onBytes: (done, total) => {
+      const { name } = await keepOwn({ ...own, family: this.family }, { signal: stop.signal, onBytes: (done, total) => {
         if (current()) this.#keep.textContent = `Stop keeping: ${formatBytes(done)} of ${formatBytes(total)}`;
       } });
-      noteUse(own.name);
+      noteUse(name);
       if (!current()) return;
       this.#keep.textContent = "Kept in this browser";
       this.#keep.disabled = true;
-      outcome.replaceChildren(el("p", { class: "notice", text: "It is in the list of stored models from now on, also after the page is closed." }));
+      outcome.replaceChildren(el("p", { class: "notice", text: `It is in the list of stored models from now on${name === own.name ? "" : `, as ${name} beside what was kept before`}, also after the page is closed.` }));
       announce("Kept in this browser");
     } catch (error) {
       const { code, message } = /** @type {any} */ (error);
