@@ -13,7 +13,7 @@ SAID = "wick"  # a word of the sample
 
 @needs_tiny
 def test_from_javascript(browser, site):
-    with visit(browser, site, "/web/examples/transcribe.html") as page:
+    with visit(browser, site, "/web/examples/transcribe.html", allow=("404",)) as page:
         expect(page.locator("#status")).to_have_text("Ready", timeout=READY_MS)
         page.get_by_role("button", name="Transcribe the sample").click()
         expect(page.locator("#status")).to_contain_text("Done in", timeout=READY_MS + DONE_MS)
@@ -22,6 +22,11 @@ def test_from_javascript(browser, site):
         # what is no sound is refused in words, and the page goes on
         page.locator("#file").set_input_files({"name": "x.wav", "mimeType": "audio/wav", "buffer": b"no sound at all"})
         expect(page.locator("#status")).to_contain_text("That did not work: ", timeout=DONE_MS)
+        # a sample that is not there, too
+        page.route("**/candle.wav", lambda route: route.fulfill(status=404))
+        page.get_by_role("button", name="Transcribe the sample").click()
+        expect(page.locator("#status")).to_have_text("That did not work: the sample: the server answered 404", timeout=DONE_MS)
+        page.unroute("**/candle.wav")
         page.get_by_role("button", name="Transcribe the sample").click()
         expect(page.locator("#status")).to_contain_text("Done in", timeout=DONE_MS)
 

@@ -4,34 +4,42 @@ const at = (/** @type {string} */ id) => /** @type {any} */ (document.getElement
 const engine = new Engine();
 let running = new AbortController();
 
-/** @param {Blob} file */
-async function transcribe(file) {
+/** @param {() => Promise<Blob>} open gives the file */
+async function transcribe(open) {
   running.abort();                                       // one at a time: the newer sound is what is wanted
   const { signal } = (running = new AbortController());
-  at("text").textContent = "";
+  /** Of the one before, something may still come. @param {string} id @param {string} words */
+  const show = (id, words) => { if (signal === running.signal) at(id).textContent = words; };
+  const onEvent = (/** @type {import("../../workers/protocol.js").Notification} */ event) => {
+    if (event.event === "segment") show("text", at("text").textContent + event.segment.text);
+    if (event.event === "progress") show("status", `${event.stage}: ${Math.round((100 * event.done) / event.total)} %`);
+  };
+  show("text", "");
   at("stop").disabled = false;
   try {
-    await engine.load({ model: "../../models/whisper-tiny.en/" }, { signal, onEvent: tell });
-    const sound = await new OfflineAudioContext(1, 1, 16000).decodeAudioData(await file.arrayBuffer());
+    await engine.load({ model: "../../models/whisper-tiny.en/" }, { signal, onEvent });
+    const sound = await new OfflineAudioContext(1, 1, 16000).decodeAudioData(await (await open()).arrayBuffer());
     const channels = Array.from({ length: sound.numberOfChannels }, (_, i) => sound.getChannelData(i));
     const audio = { kind: /** @type {const} */ ("pcm"), channels, rate: sound.sampleRate };
-    const { text, timings } = await engine.transcribe({ audio, options: { word_timestamps: true } }, { signal, onEvent: tell });
-    at("text").textContent = text;
-    at("status").textContent = `Done in ${(timings.total_ms / 1000).toFixed(1)} s`;
+    const { text, timings } = await engine.transcribe({ audio, options: { word_timestamps: true } }, { signal, onEvent });
+    show("text", text);
+    show("status", `Done in ${(timings.total_ms / 1000).toFixed(1)} s`);
   } catch (/** @type {any} */ error) {
-    at("status").textContent = error.code === "cancelled" ? "Stopped" : `That did not work: ${error.message}`;
-  } finally {
-    at("stop").disabled = signal === running.signal;
+    show("status", error.code === "cancelled" ? "Stopped" : `That did not work: ${error.message}`);
   }
+  if (signal === running.signal) at("stop").disabled = true;
 }
 
-/** @param {import("../../workers/protocol.js").Notification} event */
-function tell(event) {
-  if (event.event === "segment") at("text").textContent += event.segment.text;
-  if (event.event === "progress") at("status").textContent = `${event.stage}: ${Math.round((100 * event.done) / event.total)} %`;
+async function sample() {
+  const answer = await fetch("../samples/candle.wav");
+  if (!answer.ok) throw new Error(`the sample: the server answered ${answer.status}`);
+  return answer.blob();
 }
 
-at("sample").onclick = async () => transcribe(await (await fetch("../samples/candle.wav")).blob());
-at("file").onchange = () => transcribe(at("file").files[0]);
+at("sample").onclick = () => transcribe(sample);
+at("file").onchange = () => {
+  const [file] = at("file").files;
+  if (file) void transcribe(async () => file);
+};
 at("stop").onclick = () => running.abort();
 at("status").textContent = "Ready";
