@@ -105,6 +105,13 @@ async def test_a_state_that_fits_nothing_is_refused(transcriber, audio, state):
         await heard(transcriber, audio, state=wrong)
 
 
+async def test_a_window_begins_with_its_sound(transcriber, audio):
+    """However long the silence before it is: the same text, later."""
+    first, second = [(await heard(transcriber, np.concatenate([np.zeros(n), audio])))[0] for n in (19200, 24000)]
+    assert [s["tokens"] for s in first] == [s["tokens"] for s in second] and first
+    assert [s["start"] + 0.3 for s in first] == pytest.approx([s["start"] for s in second])
+
+
 async def test_loud_units_and_damage_are_met_window_by_window(transcriber, audio):
     """Samples of 16-bit numbers are scaled as a whole; a NaN in the last window is found."""
     wanted, _, _ = await heard(transcriber, audio / np.abs(audio).max())

@@ -65,6 +65,13 @@ async def test_cuts_around_the_window(transcriber):
     assert found == {WORDS}
 
 
+async def test_silence_before_speech(transcriber):
+    """It cuts no phrase at a window's end, and the times are those of the speech."""
+    final = await result(transcriber, np.concatenate([np.zeros(27 * 16000), clip("jfk")]))
+    assert words(final) == WORDS
+    assert final["segments"][0]["start"] == pytest.approx(27, abs=0.5)
+
+
 async def test_noise_ends(transcriber):
     """BR-08: in a noisy clip no window repeats itself to its end, and seek goes on."""
     speech = clip("jfk")

@@ -30,6 +30,7 @@ from candlewick.weights.load import Checkpoint
 
 NO_SIGNAL = -7.0  # log-mel of an empty frame: 16-bit dither lies near -8, speech at -80 dB peaks near -6
 LEVELS = 2  # a second
+LEAD = 100, 30  # frames of silence that a window may begin with; more (a transcript begins within 1 s) is cut to the second
 MARGIN = 100  # frames of silence that a shortened context has at least behind the sound
 TOKENS_PER_SECOND = 12  # of a shortened context; speech has at most 8, a loop any number
 LOUDEST = 16.0  # full scale is 1; beyond this the samples are in other units (16-bit numbers as floats) and are scaled to it
@@ -207,10 +208,10 @@ class Transcription:
         """Hear, decode, cut and move on by at least one frame."""
         if self.asked_to_stop():
             return
-        n_frames = min(self.dims.n_frames, max(self.n_frames - self.seek, 1))
-        if not await self.encode():
-            self.seek += n_frames  # silence
+        if not await self.find_sound():
             return
+        n_frames = self.left()
+        await self.encode()
         self.timeline.duration = self.duration  # as far as it is known by now
         await self.know_language()
         decoded: Decoded | None = None
@@ -289,20 +290,30 @@ class Transcription:
                 self._heard = place, {"samples": samples, "unit": np.float64(unit), **found}
         return self._heard[1]
 
-    async def encode(self) -> bool:
-        """Encodes the window at `seek`; False if there is nothing in it: (almost) all frames are digital silence, or below
-        what the model would be shown."""
+    async def find_sound(self) -> bool:
+        """Moves the window at `seek` on to just before its first sound; False, and past it, if there is none: (almost) all
+        frames are digital silence, or below what the model would be shown."""
         mel = await self.mel(self.seek, ("log_mel", "peak"))
-        floor = max(NO_SIGNAL, self.peak - DYNAMIC_RANGE)
-        if float(mel["peak"]) <= floor or (mel["log_mel"].max(axis=2) > floor).sum() <= TOO_SHORT:
-            return False
+        sound = np.flatnonzero(mel["log_mel"].max(axis=2) > max(NO_SIGNAL, self.peak - DYNAMIC_RANGE))
+        if len(sound) <= TOO_SHORT:
+            self.seek += self.left()
+        elif sound[0] > LEAD[0]:
+            self.seek += int(sound[0]) - LEAD[1]
+        return len(sound) > TOO_SHORT
+
+    def left(self) -> int:
+        """Frames of the recording in the window at `seek`."""
+        return min(self.dims.n_frames, max(self.n_frames - self.seek, 1))
+
+    async def encode(self) -> None:
+        """Encodes the window at `seek`."""
+        mel = await self.mel(self.seek, ("log_mel",))
         self.n_ctx = self.context(self.seek)
         with self.timed("encode"):
             inputs = {"log_mel": mel["log_mel"], "peak": self.peak}
             await self.executor.run(await self.entry("encode", self.seek), inputs, fetch=())
         with self.timed("decode"):
             await self.executor.run(await self.entry("remember", self.seek), {}, fetch=())
-        return True
 
     def context(self, start: int) -> int:
         """Positions of the encoder for the window at frame `start`: all, or in the short mode as few as will do."""
