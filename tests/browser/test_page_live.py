@@ -204,6 +204,7 @@ def test_stopped_while_the_browser_asks(talking, site):
         page.locator("#live-stop").click()
         expect(page.locator("#live-card")).to_be_hidden()
         expect(live).to_be_enabled()
+        expect(page.locator("#quiet")).to_be_visible()
         page.get_by_role("button", name="Record", exact=True).click()
         expect(say).to_have_text("Asking for the microphone")
         page.get_by_role("button", name="Stop asking for the microphone").click()

@@ -318,9 +318,9 @@ live.mayStart = () => {
 };
 live.onState = (on) => {
   input.locked = on;
+  view.quiet.hidden = on || queue.shown !== null;
   if (!on) return;
   input.onRecord();
-  view.quiet.hidden = true;
 };
 live.onJob = (job) => queue.place(job);
 live.onNotice = input.onNotice;
@@ -338,10 +338,7 @@ view.stop.addEventListener("click", stop);
 view.again.addEventListener("click", () => { if (queue.shown) queue.again(queue.shown, false); });
 view.goOn.addEventListener("click", () => { if (queue.shown) queue.again(queue.shown, true); });
 view.copy.addEventListener("click", () => copyWords(queue.shown, view.copy));
-live.onError = (error) => {
-  view.quiet.hidden = queue.shown !== null;
-  input.onError(error);
-};
+live.onError = input.onError;
 byId("stop-all", HTMLButtonElement).addEventListener("click", stopAll);
 byId("clear", HTMLButtonElement).addEventListener("click", () => { for (const job of [...queue.jobs]) if (job !== queue.shown) queue.remove(job); });
 listenToSave(() => queue.shown, () => queue.jobs);
