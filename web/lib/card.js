@@ -2,6 +2,7 @@
  * The model cards: which model, its size and memory before anything is loaded, loading with its Stop, a person's own files,
  * the choice of executor and threads, what is in use and why, and where the time went.
  */
+import { EngineError } from "../../workers/client.js";
 import { device } from "./device.js";
 import { isCancelled } from "./link.js";
 import { noteUse, Stored, storedPanel } from "./stored.js";
@@ -180,17 +181,17 @@ export class ModelCard {
         : found.memory > found.most ? `It needs about ${formatBytes(found.memory)} of memory; a page may have ${formatBytes(found.most)} at most. Choose a smaller model, or one with weights of fewer bits.` : null;
       this.#refuse(model, words);
     } catch (error) {
-      if (this.link.model === model && !isCancelled(error)) this.#refuse(model, String(/** @type {any} */ (error)?.message ?? error));
+      if (this.link.model === model && !isCancelled(error)) this.#refuse(model, String(/** @type {any} */ (error)?.message ?? error), error);
     }
     this.show();
   }
 
-  /** @param {import("./link.js").Model} model @param {string | null} words why it cannot be loaded */
-  #refuse(model, words) {
+  /** @param {import("./link.js").Model} model @param {string | null} words why it cannot be loaded @param {unknown} [error] that says so */
+  #refuse(model, words, error) {
     const outcome = byId("own-outcome", HTMLDivElement);
     this.#refused = words ? model : null;
     if (!words) return;
-    this.link.stopLoading();
+    this.link.refuse(error instanceof EngineError ? error : new EngineError("bad_input", words));
     this.#stored.offer(null);
     byId("own", HTMLDetailsElement).open = true;
     outcome.replaceChildren(el("p", { class: "notice bad", role: "alert", text: words }));

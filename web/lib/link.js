@@ -7,7 +7,7 @@
  * @typedef {{executor: "auto" | "wasm" | "webgpu" | "numpy", threads: number | null, capacity?: number | null}} Choice
  *   capacity: tokens that a language model shall have room for
  */
-import { Engine } from "../../workers/client.js";
+import { Engine, EngineError } from "../../workers/client.js";
 import { settings } from "./ui.js";
 
 /** True for the error that means "you asked for this to stop". @param {unknown} error */
@@ -99,7 +99,9 @@ export class Link {
       if (distrusted) info.reason = `${info.reason}, as a verification found this GPU wrong`;
       if (current()) this.#set("ready", { info, progress: null });
       return info;
-    } catch (error) {
+    } catch (caught) {
+      const why = stop.signal.reason;                     // a load that was refused ends with the reason, not as stopped
+      const error = why instanceof EngineError ? why : caught;
       if (current()) {
         this.#load = null;
         this.#set(isCancelled(error) ? "idle" : "failed", { error: isCancelled(error) ? null : error, progress: null });
@@ -127,6 +129,11 @@ export class Link {
    */
   stopLoading() {
     if (this.state === "loading") this.reset();
+  }
+
+  /** End a load that cannot come to anything; who waits for it hears why. @param {EngineError} error */
+  refuse(error) {
+    if (this.state === "loading") this.#stop.abort(error);
   }
 
   /**
