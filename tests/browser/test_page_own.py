@@ -214,8 +214,6 @@ def test_models_of_the_site_are_listed_and_deleted(browser, site):
         started_is_kept(page)
         open_list(page)
         expect(row).to_have_count(1, timeout=DONE_MS)
-        page.get_by_role("button", name="Use ggml-mine").click()
-        load(page)
         expect(page.locator("#stored-list li").filter(has_text="Python, started")).to_have_count(1, timeout=DONE_MS)
         page.get_by_role("button", name="Delete all").click()
         page.get_by_role("button", name="Delete all of it: sure?").click()
