@@ -19,7 +19,8 @@ def main() -> None:
     (HERE / "ggml-model.bin").write_bytes(data)
     files = [{"path": "ggml-model.bin", "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}]
     about = {"name": HERE.name, "title": "Miniature Whisper (whisper.cpp)",
-             "about": "Random weights, for tests: what it writes is noise.", "family": "whisper", "licence": "CC0-1.0", "files": files, "memory_bytes": 0, "sources": [],
+             "about": "Random weights, for tests: what it writes is noise.",
+             "family": "whisper", "licence": "CC0-1.0", "files": files, "memory_bytes": 0, "sources": [],
              "note": "made by models/test-whisper-ggml/make.py of test-whisper"}
     (HERE / "manifest.json").write_text(json.dumps(about, indent=2) + "\n")
 
