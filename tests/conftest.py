@@ -34,13 +34,19 @@ ORDER = ("unit", "executors", "models", "bench", "browser")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the tests in the order of ORDER; inside a folder they stay as they are."""
+    """Put the tests in the order of ORDER; inside a folder they stay as they are. Browser tests have a second try.
+
+    A browser on a busy machine may miss a limit of time by itself. The summary names each test that needed its second try (R).
+    """
 
     def place(item: pytest.Item) -> int:
         folder = item.path.relative_to(ROOT / "tests").parts[0]
         return ORDER.index(folder) if folder in ORDER else 0
 
     items.sort(key=place)
+    for item in items:
+        if place(item) == ORDER.index("browser"):
+            item.add_marker(pytest.mark.flaky(reruns=1))
 
 
 def chromium_path() -> str | None:
@@ -103,3 +109,10 @@ def browser() -> Iterator:
             pytest.skip(f"no Chromium: bash tests/run installs it ({str(error).splitlines()[0]})")
         yield chromium
         chromium.close()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Why a first try failed is told even where the second passed."""
+    for report in terminalreporter.getreports("rerun"):
+        terminalreporter.section(f"first try of {report.nodeid}", sep="_")
+        terminalreporter.line(report.longreprtext)

@@ -74,7 +74,7 @@ def test_whole_characters_stream(browser, site):
         page.get_by_label("Continue a text").check()
         page.get_by_label("Greedy").check()
         dial(page, "Repeat penalty").fill("1")
-        dial(page, "Longest answer").fill("40")
+        dial(page, "Longest answer").fill("120")
         page.evaluate("""() => {
           window.seen = [];
           new MutationObserver(() => window.seen.push(document.querySelector(".turn.model .said")?.textContent ?? ""))
@@ -83,12 +83,10 @@ def test_whole_characters_stream(browser, site):
         ask(page, "🎉🥳🎂🎉🥳🎂🎉🥳🎂🎉🥳🎂🎉🥳")
         seen = page.evaluate("window.seen")
         emoji = [letter for letter in said(page)[0] if ord(letter) > 0x1F000]
-        assert len(emoji) > 5 and len(set(seen)) > 5
-        whole = [text for text in seen if text != seen[-1]]  # the last may be cut off by the number of tokens
-        assert not any("\ufffd" in text for text in whole)
-        assert all(not text or not 0xD800 <= ord(text[-1]) < 0xDC00 for text in whole)
-        steps = [len(text.encode()) for text in dict.fromkeys(whole)]
-        assert steps == sorted(steps), "text came and went"
+        assert len(emoji) > 5 and len(set(seen)) > 2, "a fast machine writes much between two drawings, but not all of it"
+        # Half a character would be seen as U+FFFD, or as half of a pair, and would then be taken back.
+        assert all(seen[-1].startswith(text) for text in seen), "text came and went"
+        assert all(not text or not 0xD800 <= ord(text[-1]) < 0xDC00 for text in seen)
 
 
 def test_second_visit_without_a_server(browser, server):  # noqa: F811
