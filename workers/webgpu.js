@@ -1,6 +1,7 @@
 /**
  * The GPU of the webgpu executor: makes buffers and pipelines, streams weights into them, and runs a Plan's dispatches in one
- * submit with one readback. It knows no op and no shape: what to run is the Plan, made in Python (executors/webgpu).
+ * submit (a long one in several, where the Plan cuts it) with one readback. It knows no op and no shape: what to run is the
+ * Plan, made in Python (executors/webgpu).
  *
  * A device can go away at any time, and a driver may say nothing for ever: whatever waits for it waits for its loss too, and
  * not longer than a limit. A host whose device is gone stays gone; the engine makes another one.
@@ -29,6 +30,7 @@ const STORAGE = 0x80;
 const QUERY_RESOLVE = 0x200;
 
 /** @typedef {{pipeline: any, group: any, counts: [number, number, number]}} Step */
+/** @typedef {{steps: Step[], cuts: number[]}} Entry cuts: steps before which a new submit begins, or a driver may think that it hangs */
 /** @typedef {{buffer: number, offset: number, bytes: number, parts: Array<{file: string, start: number, at: number, bytes: number}>}} Piece */
 
 export class GpuHost {
@@ -37,7 +39,7 @@ export class GpuHost {
   #buffers = [];
   /** @type {Map<string, any>} */
   #pipelines = new Map();
-  /** @type {Map<string, Step[]>} */
+  /** @type {Map<string, Entry>} */
   #entries = new Map();
   /** @type {Map<string, import("./files.js").Source>} */
   #sources = new Map();
@@ -221,12 +223,12 @@ export class GpuHost {
 
   /**
    * Compile the pipelines of a Plan and make its bind groups; those of earlier Plans stay.
-   * @param {string} plan JSON {kernels, pipelines, entries}
+   * @param {string} plan JSON {kernels, pipelines, entries, cuts}
    * @param {((done: number, total: number) => void) | null} onProgress
    */
   async prepare(plan, onProgress) {
     this.#device.check();
-    const { kernels, pipelines, entries } = JSON.parse(plan);
+    const { kernels, pipelines, entries, cuts } = JSON.parse(plan);
     /** @type {Map<string, any>} */
     const modules = new Map();
     let done = 0;
@@ -243,7 +245,7 @@ export class GpuHost {
     );
     const error = await this.#device.inTime(fault);
     if (error) throw error;
-    for (const [name, steps] of found) this.#entries.set(name, steps);
+    for (const [name, steps] of found) this.#entries.set(name, { steps, cuts: cuts[name] });
   }
 
   /** @param {any} wanted @param {string} code @param {Map<string, any>} modules */
@@ -283,8 +285,8 @@ export class GpuHost {
   // ---- runs
 
   /**
-   * Dispatches [first, last) of an entry, then what is to be read, in one submit; a run that nothing is read from is waited for
-   * too.
+   * Dispatches [first, last) of an entry, then what is to be read: one submit, or one for each part that the entry is cut into. A
+   * run that nothing is read from is waited for too.
    * @param {string} entry @param {number} first @param {number} last
    * @param {string} reads JSON [[buffer, offset, bytes], ...]
    * @returns {Promise<Uint8Array>} the bytes one behind another
@@ -294,8 +296,8 @@ export class GpuHost {
     this.gpuMs = null;
     const places = /** @type {Array<[number, number, number]>} */ (JSON.parse(reads));
     const total = places.reduce((sum, [, , bytes]) => sum + bytes, 0);
-    const steps = /** @type {Step[]} */ (this.#entries.get(entry)).slice(first, last);
-    const clock = steps.length ? this.#clock : null;
+    const { steps, cuts } = /** @type {Entry} */ (this.#entries.get(entry));
+    const clock = last > first ? this.#clock : null;
     const size = Math.max(16, total + (clock ? 16 : 0));
     if ((this.#back?.size ?? 0) < size) {
       this.#device.destroy(this.#back);
@@ -305,7 +307,12 @@ export class GpuHost {
     let failed = true;
     try {
       const [mapped, fault] = this.#device.scoped(() => {
-        this.#submit(steps, places, back, clock, total);
+        let from = first;
+        for (const to of [...cuts.filter((cut) => first < cut && cut < last), last]) {
+          const ends = to === last && { places, back, total };
+          this.#submit(steps.slice(from, to), clock, from === first, ends);
+          from = to;
+        }
         return back.mapAsync(1, 0, size);
       });
       mapped.catch(() => {});
@@ -316,7 +323,7 @@ export class GpuHost {
       const data = new Uint8Array(back.getMappedRange(0, size)).slice();
       back.unmap();
       failed = false;
-      if (clock) this.#tell(entry, data.slice(total), first === 0 && last === this.#entries.get(entry)?.length);
+      if (clock) this.#tell(entry, data.slice(total), first === 0 && last === steps.length);
       return data.subarray(0, total);
     } finally {
       // one that failed may be waiting to be mapped for ever
@@ -327,13 +334,18 @@ export class GpuHost {
     }
   }
 
-  /** @param {Step[]} steps @param {Array<[number, number, number]>} places @param {any} back @param {{set: any, buffer: any} | null} clock @param {number} end */
-  #submit(steps, places, back, clock, end) {
+  /**
+   * @param {Step[]} steps @param {{set: any, buffer: any} | null} clock @param {boolean} begins the first part of its run
+   * @param {{places: Array<[number, number, number]>, back: any, total: number} | false} ends the last, with what is read then
+   */
+  #submit(steps, clock, begins, ends) {
     const encoder = this.#device.gpu.createCommandEncoder();
     if (steps.length) {
-      const pass = encoder.beginComputePass(
-        clock ? { timestampWrites: { querySet: clock.set, beginningOfPassWriteIndex: 0, endOfPassWriteIndex: 1 } } : {},
-      );
+      /** @type {any} */
+      const timestampWrites = { querySet: clock?.set };
+      if (begins) timestampWrites.beginningOfPassWriteIndex = 0;
+      if (ends) timestampWrites.endOfPassWriteIndex = 1;
+      const pass = encoder.beginComputePass(clock && (begins || ends) ? { timestampWrites } : {});
       let set = null;
       for (const { pipeline, group, counts } of steps) {
         if (pipeline !== set) pass.setPipeline((set = pipeline));
@@ -342,14 +354,17 @@ export class GpuHost {
       }
       pass.end();
     }
-    let at = 0;
-    for (const [buffer, offset, bytes] of places) {
-      encoder.copyBufferToBuffer(this.#buffers[buffer], offset, back, at, bytes);
-      at += bytes;
-    }
-    if (clock) {
-      encoder.resolveQuerySet(clock.set, 0, 2, clock.buffer, 0);
-      encoder.copyBufferToBuffer(clock.buffer, 0, back, end, 16);
+    if (ends) {
+      const { places, back, total } = ends;
+      let at = 0;
+      for (const [buffer, offset, bytes] of places) {
+        encoder.copyBufferToBuffer(this.#buffers[buffer], offset, back, at, bytes);
+        at += bytes;
+      }
+      if (clock) {
+        encoder.resolveQuerySet(clock.set, 0, 2, clock.buffer, 0);
+        encoder.copyBufferToBuffer(clock.buffer, 0, back, total, 16);
+      }
     }
     this.#device.gpu.queue.submit([encoder.finish()]);
   }

@@ -259,7 +259,8 @@ def error_value(error: Exception, blame: str = "bad_input") -> dict[str, Any]:
         data = js.data.to_py() if hasattr(js.data, "to_py") else None
         return {"code": js.code, "message": str(js.message), "data": data}
     if isinstance(error, MemoryError):
-        return {"code": "out_of_memory", "message": str(error) or "Python's heap is full; use a smaller file or model"}
+        message = str(error) or "Python's heap is full; use a smaller file or model"
+        return {"code": "out_of_memory", "message": message, "data": getattr(error, "data", None)}
     rules: list[tuple[type[Exception], str]] = [(WeightsError, "bad_weights"), (audio.AudioError, "bad_input"),
                                                 (executors.ExecutorUnavailable, "gpu_error"), (ValueError, blame)]
     for kind, code in rules:

@@ -86,6 +86,7 @@ def test_the_processor_never_touches_the_gpu(page):
     ({"dead": True}, "gone already"),
     ({"room": 20_000}, "no room"),
     ({"limits": {"maxStorageBufferBindingSize": 1024}}, "more than this device allows in a buffer"),
+    ({"limits": {"maxStorageBufferBindingSize": 200_000}}, "mel: conv1d of log_mel, f32[1,200,402], wants a buffer of 0.3 MB"),
     ({"broken": "layer_norm"}, "kernel layer_norm"),
 ])
 def test_what_stands_against_a_gpu_leads_to_webassembly(page, faults, words):

@@ -20,7 +20,7 @@ SETUP = """async () => {
     .map(([kernel, constants]) => ({ kernel, entry: "main", constants }));
   const one = [1, 1, 1];
   const entries = { step: [[0, [0, 1, -1, 2], one], [1, [2, 1], one], [2, [1, 2, -2], one]], other: [[1, [0, 1], [2, 1, 1]]] };
-  window.PLAN = JSON.stringify({ kernels, pipelines, entries });
+  window.PLAN = JSON.stringify({ kernels, pipelines, entries, cuts: { step: [], other: [] } });
   window.READS = JSON.stringify([[1, 0, 64], [2, 16, 8]]);
   // a loaded host: three buffers and the plan
   window.loaded = async (how) => {
@@ -79,6 +79,28 @@ def test_a_run_is_one_submit_and_one_readback_and_makes_nothing(on):
     assert found["dispatches"] == 600
     none = dict.fromkeys(("created", "live", "bytes", "groups", "pipelines", "modules", "writes"), 0)
     assert {key: found[key] for key in none} == none
+
+
+def test_a_long_run_is_cut_into_submits(on):
+    """As the Plan says, of the whole entry and of a part of it; still one readback, and one time."""
+    found = on("""
+      const host = await GpuHost.create();
+      for (const bytes of [64, 256, 100]) host.buffer(bytes);
+      await host.settle();
+      await host.prepare(JSON.stringify({ ...JSON.parse(PLAN), cuts: { step: [1, 2], other: [] } }), null);
+      const seen = [];
+      for (const [first, last] of [[0, 3], [1, 3], [0, 1], [2, 2]]) {
+        const before = { ...counts };
+        const { length } = await host.run("step", first, last, READS);
+        const { submits, passes, dispatches, maps } = since(before);
+        seen.push([submits, passes, dispatches, maps, length, host.gpuMs]);
+      }
+      const { times } = host.facts();
+      host.dispose();
+      return { seen, times };
+    """)
+    assert found["seen"] == [[3, 3, 3, 1, 72, 2.5], [2, 2, 2, 1, 72, 2.5], [1, 1, 1, 1, 72, 2.5], [1, 0, 0, 1, 72, None]]
+    assert found["times"] == {"step": {"runs": 1, "gpu_ms": 2.5}}
 
 
 def test_pipelines_are_made_once_and_told(on):

@@ -1,17 +1,19 @@
-"""The webgpu executor: Programs as compute shaders, one submit a run.
+"""The webgpu executor: Programs as compute shaders, one submit a run (several where it is long, see budget.py).
 
 `load` lowers to a Plan: buffers, pipelines (a kernel with its constants) and dispatches with their bindings, all made once. A
 run writes the inputs, submits every dispatch together and reads back the outputs that were asked for. The `host` holds the
 device: `workers/webgpu.js` in a page, `host_wgpu.py` in CPython. It offers
 
     limits, features                       of the device: {maxBufferSize: bytes ...}, {"shader-f16" ...} by WebGPU's names
-    buffer(n_bytes) -> number              a zeroed storage buffer; MemoryError where the device allows none so large
+    buffer(n_bytes) -> number              a zeroed storage buffer; MemoryError where the device allows none so large (asked for
+                                           after `budget.check_sizes`, which knows what it is for)
     await settle()                         whether those made so far are really there; MemoryError
     write(buffer, offset, bytes)           queued before what is submitted next
     sources                                set before load_weights: file name -> ByteSource
     await load_weights(recipe, on_progress)    JSON [[buffer, [[file, start, end] ...]] ...]: streamed, one range behind another
     await prepare(plan, on_progress)       JSON: pipelines are compiled, bind groups made; ExecutorUnavailable names the kernel
-    await run(entry, first, last, reads) -> [bytes]    dispatches [first, last) of an entry; reads: (buffer, offset, n_bytes)
+    await run(entry, first, last, reads) -> [bytes]    dispatches [first, last) of an entry, in one submit or, where the Plan
+                                           cuts it, in several, with one readback; reads: (buffer, offset, n_bytes)
     gpu_ms                                 milliseconds that the device took for the last run; None where it does not tell
     release(first)                         buffers from this number on go; from 0, everything of all Plans
 """
@@ -33,6 +35,7 @@ from ...program import Instruction, Program, Value
 from .. import Executor, ExecutorUnavailable, Progress, WeightSource, bounds, check_bounds, checked_inputs
 from ..views import WORD, View
 from . import lower_ops, lower_products  # noqa: F401  they register what lowers each op
+from .budget import check_sizes, cuts
 from .lowering import LOWER, Buffer, Lowering
 from .weights import Filler, matrix_dtype, pieces, ranges, within
 
@@ -76,10 +79,7 @@ class WebgpuExecutor(Executor):
         new = self._optimised(programs)
         with self._all_or_nothing() as known:
             lowered = {name: self._lower(p) for name, p in new.items()}
-            made = {key: b for key, b in self._buffers.items() if key not in known}
-            self._make(made)
-            for lowering in lowered.values():
-                self._place(lowering)
+            made = self._make(known, list(lowered.values()))
             if on_progress:
                 on_progress("memory", 0, sum(self._bytes.values()), "bytes")
             await self.host.settle()
@@ -162,12 +162,17 @@ class WebgpuExecutor(Executor):
         self._n_buffers = number + 1
         return number
 
-    def _make(self, made: Mapping[tuple[str, str], Buffer]) -> None:
-        """The buffers of weights, states, scalars and literals that are new."""
+    def _make(self, known: Mapping[tuple[str, str], Buffer], lowered: list[Lowering]) -> dict[tuple[str, str], Buffer]:
+        """-> the buffers of weights, states, scalars and literals that were not known; values have theirs then, too."""
+        made = {key: b for key, b in self._buffers.items() if key not in known}
+        check_sizes(lowered, made)
         for (kind, _), b in made.items():
             b.number = self._buffer(b.words)
             if kind in ("flat", "matrix", "state"):
                 self._bytes["state" if kind == "state" else "weights"] += b.words * WORD
+        for s in lowered:
+            self._place(s)
+        return made
 
     async def _fill(
         self, made: Mapping[tuple[str, str], Buffer], programs: Mapping[str, Program], weights: Any,
@@ -246,8 +251,7 @@ class WebgpuExecutor(Executor):
         if name not in self.entries:
             with self._all_or_nothing() as known:
                 lowering = self._lower(self.programs[entry], whole=True)
-                self._make({key: b for key, b in self._buffers.items() if key not in known})
-                self._place(lowering)
+                self._make(known, [lowering])
                 await self.host.settle()
                 await self.host.prepare(json.dumps(_plan({name: lowering}, lowering.sources)), None)
             self.entries[name] = Entry(lowering)
@@ -288,7 +292,8 @@ class WebgpuExecutor(Executor):
 
 def _plan(lowered: Mapping[str, Lowering], sources: Mapping[str, str]) -> dict[str, Any]:
     """Plain data for the host: {kernels: {name: WGSL}, pipelines: [{kernel, entry, constants}],
-    entries: {name: [[pipeline, [buffer numbers], [x, y, z]]]}}; buffer -1 is a few zeros, -2 is no binding at all."""
+    entries: {name: [[pipeline, [buffer numbers], [x, y, z]]]}, cuts: {name: [dispatch ...]}}; buffer -1 is a few zeros, -2
+    is no binding at all; a new submit begins before each of the cuts."""
     pipelines: dict[tuple, int] = {}
     entries: dict[str, list[Any]] = {}
     for name, s in lowered.items():
@@ -301,6 +306,7 @@ def _plan(lowered: Mapping[str, Lowering], sources: Mapping[str, str]) -> dict[s
         "kernels": {k: sources[k] if k in sources else (KERNELS / f"{k}.wgsl").read_text() for k in sorted(used)},
         "pipelines": [{"kernel": k, "entry": e, "constants": dict(c)} for k, e, c in pipelines],
         "entries": entries,
+        "cuts": {name: cuts(s.program, s.marks) for name, s in lowered.items()},
     }
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from .. import ExecutorUnavailable
+from .budget import submits
 from .weights import PIECE_BYTES, Filler
 
 SMALLEST = 16
@@ -56,6 +57,7 @@ class Host:
         self._buffers: list[Any] = []
         self._pipelines: dict[str, Any] = {}
         self._entries: dict[str, list[Any]] = {}
+        self._cuts: dict[str, list[int]] = {}
         self.bytes = 0
         usage = wgpu.BufferUsage
         self._nothing = self._device.create_buffer(size=SMALLEST, usage=usage.STORAGE)
@@ -119,6 +121,7 @@ class Host:
             made.append(self._pipelines[key])
             if on_progress:
                 on_progress(number + 1, len(o["pipelines"]))
+        self._cuts |= o["cuts"]
         for name, steps in o["entries"].items():
             entry = self._entries[name] = []
             for pipeline, numbers, groups in steps:
@@ -131,18 +134,25 @@ class Host:
                 entry.append((made[pipeline], self._device.create_bind_group(layout=layout, entries=entries), groups))
 
     async def run(self, entry: str, first: int, last: int, reads: Sequence[tuple[int, int, int]]) -> list[bytes]:
-        """Dispatches [first, last), then copies of what is to be read, in one submit."""
-        encoder = self._device.create_command_encoder()
+        """Dispatches [first, last), a submit for each part that the Plan cuts it into, then copies of what is to be read."""
         clock = self._clock if last > first else None
         self.gpu_ms = None
-        if last > first:
-            stamps = clock and {"query_set": clock[0], "beginning_of_pass_write_index": 0, "end_of_pass_write_index": 1}
-            compute = encoder.begin_compute_pass(timestamp_writes=stamps)
-            for pipeline, group, counts in self._entries[entry][first:last]:
-                compute.set_pipeline(pipeline)
-                compute.set_bind_group(0, group)
-                compute.dispatch_workgroups(*counts)
-            compute.end()
+        for start, end in submits(first, last, self._cuts.get(entry, [])):
+            encoder = self._device.create_command_encoder()
+            if end > start:
+                stamps: dict[str, Any] = {} if clock is None else {"query_set": clock[0]}
+                if clock and start == first:
+                    stamps["beginning_of_pass_write_index"] = 0
+                if clock and end == last:
+                    stamps["end_of_pass_write_index"] = 1
+                compute = encoder.begin_compute_pass(timestamp_writes=stamps if len(stamps) > 1 else None)
+                for pipeline, group, counts in self._entries[entry][start:end]:
+                    compute.set_pipeline(pipeline)
+                    compute.set_bind_group(0, group)
+                    compute.dispatch_workgroups(*counts)
+                compute.end()
+            if end < last:
+                self._device.queue.submit([encoder.finish()])
         total = sum(n for _, _, n in reads)
         usage = self._wgpu.BufferUsage
         back = self._device.create_buffer(size=max(total + 16, SMALLEST), usage=usage.MAP_READ | usage.COPY_DST)
@@ -174,4 +184,4 @@ class Host:
             buffer.destroy()
         del self._buffers[first:]
         if not first:
-            self._pipelines, self._entries = {}, {}
+            self._pipelines, self._entries, self._cuts = {}, {}, {}
