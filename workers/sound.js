@@ -6,6 +6,7 @@
  * `read(first, n)` gives fewer than n samples only at the end; `frames` is how many there are: before the end was read as far
  * as the file tells, and more than was read; `note` is what a person should know about how it was read, or "".
  */
+import { mp3Delay } from "./mp3.js";
 import { EngineError, MEDIABUNNY } from "./protocol.js";
 
 /** Samples kept behind the place that was read last, in seconds: windows overlap, and going back costs a new start. */
@@ -83,6 +84,8 @@ export class MediaSound {
   sink = null;
   /** Samples that there should be, by the file's head; 0 where it does not tell. */
   #told = 0;
+  /** Samples that the decoder gives before those that were meant. */
+  #delay = 0;
   #small = false;
 
   /** @param {any} input */
@@ -108,6 +111,7 @@ export class MediaSound {
         throw new EngineError("bad_input", "This file has no sound track. Choose another one.", { whole: false });
       if (!(await track.canDecode())) throw whole(`this browser does not decode ${(await track.getCodec()) ?? "its kind of sound"}`);
       sound.sink = new AudioSampleSink(track);
+      if ((await sound.input.getFormat()).name === "MP3") sound.#delay = await mp3Delay(file);
       await sound.#begin(0);
       if (sound.#ended) throw whole(sound.note || "there is no sound in it");
       sound.#told = (told ?? 0) * sound.rate;
@@ -144,7 +148,7 @@ export class MediaSound {
     this.#pieces = [];
     this.#ended = false;
     this.#start = this.#end = 0;
-    const seconds = this.rate ? first / this.rate : 0;
+    const seconds = first ? (first + this.#delay) / this.rate : 0;
     this.#samples = this.sink.samples(seconds || undefined);
     await this.#next(first > 0);
     if (this.#start > first) {                            // decoders begin a little late: then there is silence before
@@ -174,7 +178,7 @@ export class MediaSound {
       return;
     }
     this.rate ||= sample.sampleRate;
-    const at = Math.round(sample.timestamp * this.rate);
+    const at = Math.round(sample.timestamp * this.rate) - this.#delay;
     let mono = monoOf(sample);
     sample.close();
     if (at < 0) mono = mono.subarray(-at);                // before the beginning: what an encoder needed to start

@@ -93,13 +93,14 @@ def read(page, data: bytes, told: float | None = None) -> dict:
 @pytest.mark.parametrize("name", FORMATS)
 def test_pieces_are_what_the_browser_decodes_whole(plain_page, name):
     mono = speech(2)
-    found = read(plain_page, encoded(np.stack([mono, mono / 2], 1), **FORMATS[name]))
+    title = b"ID3\x04\0\0\0\1\0\0" + bytes(1 << 14) if "mp3" in name else b""  # as a picture takes room in front
+    found = read(plain_page, title + encoded(np.stack([mono, mono / 2], 1), **FORMATS[name]))
     assert "error" not in found, found
     seconds = len(mono) / RATE
     assert found["n"] == found["frames"] == pytest.approx(seconds * found["rate"], rel=0.02)
     assert found["n"] == pytest.approx(found["whole"], abs=0.15 * found["rate"])
     assert found["apart"] < 0.002 and found["note"] == ""
-    assert found["late"] <= (1200 if "mp3" in name else 0)
+    assert found["late"] == 0
     assert [length for length, _ in found["jumps"]] == [100, 1000, 3000, 0, 10]
     assert max(apart for _, apart in found["jumps"]) < 0.01
 
