@@ -6,9 +6,10 @@ Everything heavy is imported by the command that needs it; `candlewick --help` i
 from __future__ import annotations
 
 import enum
+import math
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 try:
     import typer
@@ -27,6 +28,22 @@ app.add_typer(bench, name="bench")
 DEFAULT_MODEL = "whisper-tiny.en"
 SAM_MODEL = "mobilesam"
 TEXT_MODEL = "smollm2-135m-instruct"
+
+
+def number(kind: type[int] | type[float], low: float = -math.inf, high: float = math.inf) -> dict[str, Any]:
+    """Arguments of an option that is a number within limits: how it is read, and what help shows for it."""
+    limits = f" from {low} to {high}" if high < math.inf else f" from {low} on" if low > -math.inf else ""
+
+    def parse(text: Any) -> float:
+        try:
+            value = kind(text)
+        except ValueError:
+            value = math.nan  # which lies within no limits
+        if not (low <= value <= high and math.isfinite(value)):
+            raise typer.BadParameter(f"wanted a {'whole ' if kind is int else ''}number{limits}, got {text}")
+        return value
+
+    return {"parser": parse, "metavar": {(0, 1): "0..1", (1, 128): "1..128"}.get((low, high), "N" if kind is int else "X")}
 
 
 class Executor(enum.StrEnum):
@@ -50,11 +67,14 @@ class Format(enum.StrEnum):
 
 ModelOption = Annotated[str, typer.Option("--model", "-m", help="Checkpoint folder, or the name of one under models/.")]
 ThreadsOption = Annotated[int | None, typer.Option(
-    min=1, help="Threads of the wasm executor; default: one in CPython, as many as the page takes in a browser.")]
+    **number(int, 1), help="Threads of the wasm executor; default: one in CPython, as many as the page takes in a browser.")]
 TextModelOption = Annotated[str, typer.Option("--model", "-m", help=(
     "Checkpoint folder, the name of one under models/, or a .gguf or llama2.c .bin file."))]
 CapacityOption = Annotated[int | None, typer.Option(
-    min=1, help="Positions of the KV cache; default: what the model allows, at most 2048.")]
+    **number(int, 1), help="Positions of the KV cache; default: what the model allows, at most 2048.")]
+
+StartsOption = Annotated[int | None, typer.Option(
+    **number(int, 1), help="With --browser: fresh starts measured; default: as many as --runs.")]
 
 
 def version(show: bool) -> None:
@@ -82,23 +102,26 @@ def transcribe(
     prompt: Annotated[str | None, typer.Option(help="The text before: names, spelling, style.")] = None,
     carry_prompt: Annotated[bool, typer.Option("--carry-prompt", help="Tell it before every 30 s, not once.")] = False,
     hotwords: Annotated[str | None, typer.Option(help="Words to expect, told before every 30 s.")] = None,
-    beam: Annotated[int | None, typer.Option(metavar="N", help="Follow N transcripts at a time (5 is usual).")] = None,
-    patience: Annotated[float | None, typer.Option(help="Of --beam: 2 looks twice as long for better ones.")] = None,
-    length_penalty: Annotated[float | None, typer.Option(help="0 to 1; default: the mean of its tokens ranks a text.")] = None,
-    best_of: Annotated[int | None, typer.Option(metavar="N", help="Where it has to guess: N tries, the best one.")] = None,
+    beam: Annotated[int | None, typer.Option(**number(int), help="Follow N transcripts at a time (5 is usual).")] = None,
+    patience: Annotated[float | None, typer.Option(**number(float), help=(
+        "Of --beam: 2 looks twice as long for better ones."))] = None,
+    length_penalty: Annotated[float | None, typer.Option(**number(float), help=(
+        "0 to 1; default: the mean of its tokens ranks a text."))] = None,
+    best_of: Annotated[int | None, typer.Option(**number(int), help="Where it has to guess: N tries, the best one.")] = None,
     fast: Annotated[bool, typer.Option("--fast", help=(
         "Listen to less than 30 s where less is left: quicker for short recordings, words may differ."))] = False,
     language: Annotated[str | None, typer.Option(help="Code such as en or de; default: found out by itself.")] = None,
-    temperature: Annotated[float | None, typer.Option(min=0, max=1, help="Sample at this one, no fallback.")] = None,
+    temperature: Annotated[float | None, typer.Option(**number(float, 0, 1), help=(
+        "Sample at this one, no fallback."))] = None,
     task: Annotated[Task, typer.Option(help="translate: into English (multilingual models).")] = Task.transcribe,
     timestamps: Annotated[bool, typer.Option(help="Seek by the model's timestamps; without, 30 s at a time.")] = True,
     words: Annotated[bool, typer.Option("--words", help="Find out when each word is said (in --format json).")] = False,
-    line: Annotated[int | None, typer.Option(min=1, metavar="CHARACTERS", help=(
+    line: Annotated[int | None, typer.Option(**number(int, 1) | {"metavar": "CHARACTERS"}, help=(
         "Cut into lines of at most so many, between words; 1: a word a line."))] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress on stderr.")] = False,
 ) -> None:
     """Write down what is said in AUDIO: text on standard output, progress on standard error."""
-    with failures():
+    with failures(input="recording"):
         from candlewick.commands.transcribe import transcribe as run
 
         run(audio, model, executor.value, threads, format.value, output, quiet, line,
@@ -119,7 +142,7 @@ def segment(
     everything: Annotated[bool, typer.Option("--everything", help="All objects, from a grid of points.")] = False,
     multimask: Annotated[bool, typer.Option("--multimask", help="Three candidates, best first.")] = False,
     cutout: Annotated[bool, typer.Option("--cutout", help="PNG: the object on a transparent ground.")] = False,
-    points_per_side: Annotated[int, typer.Option(min=1, max=128, help="Of the grid of --everything.")] = 32,
+    points_per_side: Annotated[int, typer.Option(**number(int, 1, 128), help="Of the grid of --everything.")] = 32,
     model: Annotated[str, typer.Option("--model", "-m", help=(
         "Checkpoint folder, the name of one under models/, or a MobileSAM .pt."))] = SAM_MODEL,
     executor: Annotated[Executor, typer.Option(help="auto: wasm where it runs, else numpy.")] = Executor.auto,
@@ -130,7 +153,7 @@ def segment(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress on stderr.")] = False,
 ) -> None:
     """Cut an object out of IMAGE: point at it, or draw a box around it."""
-    with failures():
+    with failures(input="picture"):
         from candlewick.commands.segment import segment as run
 
         named = output is not None and "cutout" in output.stem and output.suffix.lower() == ".png" and not everything
@@ -147,13 +170,18 @@ def generate(
     system: Annotated[str | None, typer.Option(help="With --chat: who the model is to be, and how it is to answer.")] = None,
     model: TextModelOption = TEXT_MODEL,
     tokenizer: Annotated[Path | None, typer.Option(help="tokenizer.bin of a llama2.c file, if not beside it.")] = None,
-    max_tokens: Annotated[int | None, typer.Option(min=1, help="Longest answer.")] = None,
-    temperature: Annotated[float | None, typer.Option(min=0, help="0 always takes the likeliest token.")] = None,
-    top_k: Annotated[int | None, typer.Option(min=0, help="Choose among so many; 0: all.")] = None,
-    top_p: Annotated[float | None, typer.Option(min=0, max=1, help="Choose among the best that make up this share.")] = None,
-    min_p: Annotated[float | None, typer.Option(min=0, max=1, help="Leave out what is below this share of the best.")] = None,
-    repeat_penalty: Annotated[float | None, typer.Option(min=0, help="Above 1: less of what was just said.")] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Same seed, same text; default: another one each time.")] = None,
+    max_tokens: Annotated[int | None, typer.Option(**number(int, 1), help="Longest answer.")] = None,
+    temperature: Annotated[float | None, typer.Option(**number(float, 0), help=(
+        "0 always takes the likeliest token."))] = None,
+    top_k: Annotated[int | None, typer.Option(**number(int, 0), help="Choose among so many; 0: all.")] = None,
+    top_p: Annotated[float | None, typer.Option(**number(float, 0, 1), help=(
+        "Choose among the best that make up this share."))] = None,
+    min_p: Annotated[float | None, typer.Option(**number(float, 0, 1), help=(
+        "Leave out what is below this share of the best."))] = None,
+    repeat_penalty: Annotated[float | None, typer.Option(**number(float, 0), help=(
+        "Above 1: less of what was just said."))] = None,
+    seed: Annotated[int | None, typer.Option(**number(int, 0), help=(
+        "Same seed, same text; default: another one each time."))] = None,
     stop: Annotated[list[str] | None, typer.Option("--stop", help="End before this text; may be given again.")] = None,
     greedy: Annotated[bool, typer.Option("--greedy", help="Always the likeliest token, without a penalty.")] = False,
     executor: Annotated[Executor, typer.Option(help="auto: wasm where it runs, else numpy.")] = Executor.auto,
@@ -204,7 +232,7 @@ def convert(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress on stderr.")] = False,
 ) -> None:
     """Convert a llama model between GGUF, safetensors and llama2.c, its tokenizer and chat template with it."""
-    with failures():
+    with failures(model="model", output="output"):
         from candlewick.commands.convert import convert as run
 
         run(source, target, None if dtype is None else dtype.value, tokenizer, quiet)
@@ -231,7 +259,7 @@ def graph(
     passes: Annotated[bool, typer.Option(help="After the passes (fused), or as the model was traced.")] = True,
 ) -> None:
     """Print the Program that ENTRY of MODEL is traced to, or draw it."""
-    with failures():
+    with failures(model="model", entry="entry"):
         from candlewick.commands.graph import graph as run
 
         run(model, entry, output, passes)
@@ -244,7 +272,7 @@ def compare(
     browser: Annotated[bool, typer.Option("--browser", help="In Chromium: every kernel, and a step of MODEL.")] = False,
     input: Annotated[Path | None, typer.Option("--input", help="Recording to run on; default: noise.")] = None,
     threads: ThreadsOption = None,
-    tolerance: Annotated[float | None, typer.Option(help=(
+    tolerance: Annotated[float | None, typer.Option(**number(float, 0), help=(
         "Allowed error, as a share of a value's largest magnitude; default: 0.001."))] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ) -> None:
@@ -255,7 +283,7 @@ def compare(
     With --browser each instruction is compared alone, with a tolerance of its own, and every kernel besides, on odd sizes; with
     webgpu on this machine's GPU, or on Chromium's emulator where there is none.
     """
-    with failures():
+    with failures(model="model"):
         if browser:
             from candlewick.commands.common import Failure
             from candlewick.commands.compare_browser import compare_in_browser
@@ -280,12 +308,12 @@ def bench_transcribe(
     model: ModelOption = DEFAULT_MODEL,
     executor: Annotated[Executor, typer.Option()] = Executor.wasm,
     threads: ThreadsOption = None,
-    runs: Annotated[int, typer.Option(min=1, help="Transcriptions measured, after one that warms up.")] = 5,
-    starts: Annotated[int | None, typer.Option(min=1, help="Fresh browser starts measured; default: as runs.")] = None,
+    runs: Annotated[int, typer.Option(**number(int, 1), help="Transcriptions measured, after one that warms up.")] = 5,
+    starts: StartsOption = None,
     json: Annotated[str, typer.Option("--json", metavar="OUT", help="JSON file; - is standard output.")] = "-",
 ) -> None:
     """Transcribe the same recording again and again and print what took how long."""
-    with failures():
+    with failures(output="--json"):
         from candlewick.commands.bench_transcribe import bench_transcribe as run
 
         run(input, browser, model, executor.value, threads, runs, starts or runs, json)
@@ -301,12 +329,13 @@ def bench_segment(
     model: ModelOption = SAM_MODEL,
     executor: Annotated[Executor, typer.Option()] = Executor.wasm,
     threads: ThreadsOption = None,
-    runs: Annotated[int, typer.Option(min=1, help="Pictures measured, three clicks each, after one that warms up.")] = 5,
-    starts: Annotated[int | None, typer.Option(min=1, help="Fresh browser starts measured; default: as runs.")] = None,
+    runs: Annotated[int, typer.Option(**number(int, 1), help=(
+        "Pictures measured, three clicks each, after one that warms up."))] = 5,
+    starts: StartsOption = None,
     json: Annotated[str, typer.Option("--json", metavar="OUT", help="JSON file; - is standard output.")] = "-",
 ) -> None:
     """Encode the same picture again and again, click into it, and print what took how long."""
-    with failures():
+    with failures(output="--json"):
         from candlewick.commands.bench_segment import bench_segment as run
 
         run(input, browser, model, executor.value, threads, runs, starts or runs, point or [], box, json)
@@ -315,19 +344,19 @@ def bench_segment(
 @bench.command("generate")
 def bench_generate(
     prompt_file: Annotated[Path, typer.Option("--prompt-file", metavar="F", help="Text file with the prompt.")],
-    max_tokens: Annotated[int, typer.Option(min=2, help="Tokens of each run.")] = 64,
+    max_tokens: Annotated[int, typer.Option(**number(int, 2), help="Tokens of each run.")] = 64,
     browser: Annotated[bool, typer.Option("--browser", help="In headless Chromium, with the page's worker.")] = False,
     model: TextModelOption = TEXT_MODEL,
     executor: Annotated[Executor, typer.Option()] = Executor.wasm,
     threads: ThreadsOption = None,
     capacity: CapacityOption = None,
-    runs: Annotated[int, typer.Option(min=1, help="Generations measured, after one that warms up.")] = 5,
-    starts: Annotated[int | None, typer.Option(min=1, help="Fresh browser starts measured; default: as runs.")] = None,
+    runs: Annotated[int, typer.Option(**number(int, 1), help="Generations measured, after one that warms up.")] = 5,
+    starts: StartsOption = None,
     profile: Annotated[bool, typer.Option("--profile", help="Time the instructions of a decode step, too.")] = False,
     json: Annotated[str, typer.Option("--json", metavar="OUT", help="JSON file; - is standard output.")] = "-",
 ) -> None:
     """Continue the same prompt again and again, always by the likeliest token, and print what took how long."""
-    with failures():
+    with failures(output="--json", input="--prompt-file"):
         from candlewick.commands.bench_generate import bench_generate as run
 
         run(prompt_file, browser, model, executor.value, threads, capacity, max_tokens, runs, starts or runs, profile, json)

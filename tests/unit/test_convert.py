@@ -237,9 +237,11 @@ def test_targets_that_cannot_be(tmp_path):
 
 
 def test_types_that_a_target_does_not_hold(tmp_path):
-    assert "not q4_0; packed weights go into GGUF" in failure(MODELS / "test-llama", tmp_path / "m", "--dtype", "q4_0")
+    said = failure(MODELS / "test-llama", tmp_path / "m", "--dtype", "q4_0")
+    assert "--dtype q4_0: folders (safetensors) hold f32, f16, bf16 here; packed weights go into GGUF" in said
     assert not (tmp_path / "m").exists()
-    assert "hold f32 or int8 (q8_0), not f16" in failure(MODELS / "test-llama-bin", tmp_path / "a.bin", "--dtype", "f16")
+    said = failure(MODELS / "test-llama-bin", tmp_path / "a.bin", "--dtype", "f16")
+    assert "--dtype f16: llama2.c files hold f32 or int8 (q8_0)" in said
     assert not (tmp_path / "a.bin").exists()
 
 

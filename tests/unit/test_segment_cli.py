@@ -63,9 +63,9 @@ def test_files_of_every_kind(picture, tmp_path):
 
 
 @pytest.mark.parametrize(("words", "said"), [
-    ((), "say what to segment"), (("--point", "1"), "--point X,Y"), (("--point", "1,2,3"), "label"),
-    (("--box", "1,2,3"), "--box X0,Y0,X1,Y1"), (("--everything", "--point", "1,2"), "leave --point"),
-    (("--point", "1,nan"), "--point X,Y"), (("--point", "1,2", "-o", "x.txt"), "must end in"),
+    ((), "say what to segment"), (("--point", "1"), "wanted X,Y"), (("--point", "1,2,3"), "label"),
+    (("--box", "1,2,3"), "wanted X0,Y0,X1,Y1"), (("--everything", "--point", "1,2"), "leave --point"),
+    (("--point", "1,nan"), "wanted X,Y"), (("--point", "1,2", "-o", "x.txt"), "must end in"),
     (("--point", "1,2", "--cutout"), "--cutout writes"),
 ])  # fmt: skip
 def test_what_cannot_be_is_refused_in_one_line(picture, words, said):

@@ -11,7 +11,7 @@ PACKAGE = ROOT / "py" / "candlewick"
 
 # A part may import from itself and from parts further up in this list.
 ORDER = [
-    ("dtypes",),
+    ("dtypes", "options"),
     ("weights", "text"),
     ("program",),
     ("tensor",),

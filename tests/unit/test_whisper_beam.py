@@ -119,7 +119,7 @@ def test_samples_end_one_by_one():
     ({"beam_size": 5, "patience": 0.05}, "must leave at least one"),
     ({"patience": 2.0}, "give a beam_size from 2 on"),
     ({"length_penalty": 1.5}, "length_penalty: wanted a number from 0 to 1"),
-    ({"beam_size": 5, "temperatures": [0.4]}, "use best_of, or let 0 be one"),
+    ({"beam_size": 5, "temperatures": [0.4]}, "but temperatures is 0.4; give 0, or use best_of"),
     ({"best_of": 5, "temperatures": [0.0]}, "use beam_size"),
     ({"beam_size": 5, "patience": None}, "patience: wanted a number"), ({"length_penalty": True}, "wanted a number, got True"),
     ({"beam_size": 5, "patience": "2"}, "patience: wanted a number, got '2'"), ({"temperatures": ["0"]}, "at least one number"),

@@ -114,9 +114,9 @@ async def test_another_picture_and_none(engine):
 
 @pytest.mark.parametrize(("change", "words"), [
     ({"points": [], "labels": []}, "at least one point"),
-    ({"labels": [1, 0]}, "one label for each point"),
-    ({"labels": [3]}, "labels are"),
-    ({"box": [1, 2, 3]}, "a box is"),
+    ({"labels": [1, 0]}, "labels: wanted one for each of 1 points, got 2"),
+    ({"labels": [3]}, "labels: wanted 1"),
+    ({"box": [1, 2, 3]}, "box: wanted x0, y0, x1, y1"),
 ])
 async def test_prompts_that_make_no_sense(engine, change, words):
     await picture(engine)

@@ -60,8 +60,8 @@ def segment(
     """A picture and a prompt -> masks, the most fitting first.
 
     image: a file (CPython), or (height, width[, 3 or 4]) uint8. points: [x, y] in pixels; labels: 1 for points on the object,
-    0 for points beside it, all 1 by default. box: x0, y0, x1, y1. The same picture is looked at once, however many prompts
-    follow. A lone point is vague: it gets three masks, part to whole. Everything else gets one.
+    0 for points beside it, all 1 by default. box: x0, y0, x1, y1. Both must lie in the picture. The same picture is looked at
+    once, however many prompts follow. A lone point is vague: it gets three masks, part to whole. Everything else gets one.
 
     Raises ValueError in words. To be awaited where an event loop runs.
     """
@@ -219,10 +219,11 @@ async def _transcribe(audio: Any, wanted: Wanted, rate: int, options: Any, on_ev
 
 
 async def _segment(image: Any, points: Any, labels: Any, box: Any, wanted: Wanted) -> Masks:
-    from candlewick.models.sam import best
+    from candlewick.models.sam import best, check_inside
 
     async with turn():
         picture = await sources.picture(image)
+        check_inside(points, box, picture.shape[1], picture.shape[0])
         loaded = await load(wanted)
         if loaded.picture is None or not np.array_equal(loaded.picture, picture):
             loaded.picture = None

@@ -23,12 +23,9 @@ async def checkpoint(model: str | os.PathLike[str]) -> Checkpoint:
         return Checkpoint.open(os.fspath(model))
     if IN_PAGE:
         return await import_module("candlewick.api.page").checkpoint(os.fspath(model))
-    from candlewick.commands.common import Failure, find_model
+    from candlewick.commands.common import find_model
 
-    try:
-        return Checkpoint.open(find_model(os.fspath(model)))
-    except Failure as error:
-        raise ValueError(str(error)) from None
+    return Checkpoint.open(find_model(os.fspath(model)))
 
 
 async def executor(name: str, threads: int | None) -> executors.Executor:

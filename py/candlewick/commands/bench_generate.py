@@ -16,7 +16,8 @@ from typing import Any
 
 from candlewick.commands import browser as web
 from candlewick.commands.bench_page import PageBench, loads, milliseconds, resident_bytes
-from candlewick.commands.common import Failure, emit, find_model, find_text_model, writable
+from candlewick.commands.common import emit, find_model, find_text_model, readable, writable
+from candlewick.options import OptionError
 
 LISTED = ("prefill_tokens", "prefill_ms", "prefill_tok_s", "tokens", "decode_ms", "decode_tok_s", "total_ms", "text",
           "token_ids", "stop_reason")
@@ -37,13 +38,14 @@ def bench_generate(prompt_file: Path, browser: bool, model: str, executor: str, 
 
 
 def read_prompt(path: Path) -> str:
-    """Raises Failure for what is no text, or none at all."""
+    """Raises OptionError for what is no text, or none at all."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = readable(path, "a text file").read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise Failure(f"prompt {path}: not UTF-8 text ({error.reason} at byte {error.start}); give a plain text file") from None
+        raise OptionError("{input} {path}: not UTF-8 text ({why} at byte {at}); give a plain text file", path=path,
+                          why=error.reason, at=error.start) from None
     if not text:
-        raise Failure(f"prompt {path}: the file is empty; write the text to go on from into it")
+        raise OptionError("{input} {path}: the file is empty; write the text to go on from into it", path=path)
     return text
 
 

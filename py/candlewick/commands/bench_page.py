@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from candlewick.commands import browser as web
-from candlewick.commands.common import Failure
+from candlewick.options import OptionError
 
 SETTLE_SECONDS = 3.0
 """Chromium writes its compiled-code cache some time after the code has run; a page closed sooner is never primed."""
@@ -34,7 +34,8 @@ class PageBench:
     def __init__(self, address: str, work: Path, page: str, input: Path, model: Path, executor: str, threads: int | None,
                  own: list[Path] | None = None, **settings: Any):
         if own is None and model.resolve().parent != (web.root() / "models").resolve():
-            raise Failure(f"model {model}: the server offers only what is in the checkout's models/; put it there")
+            raise OptionError("{model} {name}: the server offers only what is in the checkout's models/; put it there",
+                              name=model)
         address_of = None if own else f"/models/{model.name}/"
         chosen = {"model": address_of, "executor": executor, "threads": threads, "driven": True, **settings}
         known = {name: value for name, value in chosen.items() if value is not None or name == "model"}

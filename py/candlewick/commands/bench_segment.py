@@ -30,6 +30,7 @@ def bench_segment(input: Path, browser: bool, model: str, executor: str, threads
     picture = read_picture(input)
     if prompt.empty:
         prompt = Prompt([[picture.shape[1] / 2, picture.shape[0] / 2]], [1], None)
+    prompt.check(picture)
     target = None if output == "-" else writable(Path(output))
     folder = find_model(model)
     if browser:

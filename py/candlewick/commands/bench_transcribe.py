@@ -17,7 +17,7 @@ from typing import Any
 
 from candlewick.commands import browser as web
 from candlewick.commands.bench_page import PageBench, loads, milliseconds, resident_bytes
-from candlewick.commands.common import Failure, emit, find_speech_model, writable
+from candlewick.commands.common import emit, find_speech_model, readable, writable
 from candlewick.commands.transcribe import read_recording
 
 PARTS = ("mel_ms", "encode_ms", "decode_ms")
@@ -25,8 +25,7 @@ PARTS = ("mel_ms", "encode_ms", "decode_ms")
 
 def bench_transcribe(input: Path, browser: bool, model: str, executor: str, threads: int | None, runs: int,
                      starts: int, output: str) -> None:
-    if not input.exists():
-        raise Failure(f"recording {input}: no such file; check the path")
+    readable(input, "an audio file")
     target = None if output == "-" else writable(Path(output))
     folder = find_speech_model(model)
     if browser:

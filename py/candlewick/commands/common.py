@@ -11,12 +11,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
+from candlewick.options import OptionError
+
 if TYPE_CHECKING:  # --help imports no model
     from candlewick.weights.load import Checkpoint
 
 
 WEIGHTS = (".safetensors", ".npz", ".bin", ".pt", ".pth", ".gguf")
 """Endings of files that hold tensors."""
+
+
+NOT_HERE = "{model} {name}: its weights are not here yet; run `python3 serve.py --setup` to fetch them"
 
 
 class Failure(Exception):
@@ -72,25 +77,26 @@ def available_models() -> dict[str, Path]:
 
 
 def find_model(name: str) -> Path:
-    """The folder of a checkpoint given by path or by name. Raises Failure with the names that would work."""
+    """The folder of a checkpoint given by path or by name. Raises OptionError with the names that would work."""
     path = Path(name)
     if path.is_dir():
         if is_checkpoint(path):
             return path
         if (path / "manifest.json").is_file():
-            raise Failure(f"model {name}: its weights are not here yet; run `python3 serve.py --setup` to fetch them")
-        raise Failure(f"model {name}: this folder has no config.json with a .safetensors file beside it, and no .gguf or "
-                      "whisper.cpp file; give a checkpoint folder in the layout of Hugging Face")
+            raise OptionError(NOT_HERE, name=name)
+        raise OptionError("{model} {name}: this folder has no config.json with a .safetensors file beside it, and no .gguf or "
+                          "whisper.cpp file; give a checkpoint folder in the layout of Hugging Face", name=name)
     if path.is_file():
-        raise Failure(f"model {name} is a file; give the folder that holds it with its config.json and tokenizer.json")
+        raise OptionError("{model} {name} is a file; give the folder that holds it with its config.json and tokenizer.json",
+                          name=name)
     models = available_models()
     if name in models:
         return models[name]
     for root in model_roots():
         if (root / name / "manifest.json").is_file():
-            raise Failure(f"model {name}: its weights are not here yet; run `python3 serve.py --setup` to fetch them")
+            raise OptionError(NOT_HERE, name=name)
     have = ", ".join(models) or "none; run `python3 serve.py --setup`, or set CANDLEWICK_MODELS"
-    raise Failure(f"model {name} not found; available models: {have}")
+    raise OptionError("{model} {name} not found; available models: {have}", name=name, have=have)
 
 
 def find_checkpoint(name: str) -> Checkpoint:
@@ -102,20 +108,20 @@ def find_checkpoint(name: str) -> Checkpoint:
 
 
 def find_speech_model(name: str) -> Path:
-    """The folder of a Whisper, as find_model, or its whisper.cpp file. Raises Failure."""
+    """The folder of a Whisper, as find_model, or its whisper.cpp file. Raises OptionError."""
     path = Path(name)
     if path.is_file() and path.suffix.lower() != ".bin":
-        raise Failure(f"model {name} is a file; give the folder that holds it with its config.json and "
-                      "tokenizer.json, or a whisper.cpp .bin file")
+        raise OptionError("{model} {name} is a file; give the folder that holds it with its config.json and "
+                          "tokenizer.json, or a whisper.cpp .bin file", name=name)
     if path.is_file() and path.stat().st_size == 0:
-        raise Failure(f"model {name}: the file is empty (0 bytes)")
+        raise OptionError("{model} {name}: the file is empty (0 bytes)", name=name)
     return path if path.is_file() else find_model(name)
 
 
 def find_text_model(name: str, tokenizer: Path | None = None) -> Checkpoint:
     """The checkpoint of a language model, as find_checkpoint.
 
-    tokenizer: the tokenizer.bin of a llama2.c file, where it does not lie beside it. Raises Failure.
+    tokenizer: the tokenizer.bin of a llama2.c file, where it does not lie beside it. Raises OptionError.
     """
     from candlewick.weights.load import Checkpoint
     from candlewick.weights.source import FileSource
@@ -124,26 +130,39 @@ def find_text_model(name: str, tokenizer: Path | None = None) -> Checkpoint:
         return find_checkpoint(name)
     path = Path(name)
     if not path.is_file() or path.suffix.lower() != ".bin":
-        raise Failure("--tokenizer is for llama2.c .bin files; other models bring their own")
+        raise OptionError("{tokenizer} {given}: for llama2.c .bin files alone, and {model} {name} is none; other models bring "
+                          "their own", given=tokenizer, name=name)
     if not tokenizer.is_file():
-        raise Failure(f"--tokenizer {tokenizer}: no such file; check the path")
+        raise OptionError("{tokenizer} {given}: no such file; check the path", given=tokenizer)
     return Checkpoint({path.name: FileSource(path), "tokenizer.bin": FileSource(tokenizer)}, path.stem)
+
+
+def readable(path: Path, kind: str) -> Path:
+    """Fails now, before the long work, if `path` is no file that could be read. kind: what is wanted, "an audio file"."""
+    if path.is_dir():
+        raise OptionError("{input} {path} is a folder; give {kind}", path=path, kind=kind)
+    if not path.exists():
+        raise OptionError("{input} {path}: no such file; check the path", path=path)
+    if not os.access(path, os.R_OK):
+        raise OptionError("{input} {path}: no permission to read it; change its rights, or give another one", path=path)
+    return path
 
 
 def writable(path: Path) -> Path:
     """Fails now, before the long work, if a file at `path` could not be written in the end."""
     if path.is_dir():
-        raise Failure(f"output {path} is a folder; give the name of a file in it")
+        raise OptionError("{output} {path} is a folder; give the name of a file in it", path=path)
     if path.exists() and not path.is_file():  # a pipe or a device: written in place
         return path
     folder = path.parent
     if not folder.is_dir():
-        raise Failure(f"output {path}: the folder {folder} does not exist; make it first")
+        raise OptionError("{output} {path}: the folder {folder} does not exist; make it first", path=path, folder=folder)
     try:
         with tempfile.NamedTemporaryFile(dir=folder, prefix=".candlewick-"):
             pass
     except OSError as error:
-        raise Failure(f"output {path}: cannot write in {folder} ({error.strerror}); choose another folder") from error
+        raise OptionError("{output} {path}: cannot write in {folder} ({why}); choose another folder", path=path, folder=folder,
+                          why=error.strerror) from error
     return path
 
 
@@ -188,11 +207,17 @@ def emit(text: str, output: Path | None) -> None:
         write_whole(output, text if text.endswith("\n") or not text else text + "\n")
 
 
+TYPED = {"beam_size": "--beam", "initial_prompt": "--prompt", "carry_initial_prompt": "--carry-prompt",
+         "context": "--fast", "temperatures": "--temperature", "word_timestamps": "--words", "points": "--point"}
+"""Options that have other names on the command line than in Python; the others differ by the dashes alone."""
+
+
 @contextlib.contextmanager
-def failures() -> Iterator[None]:
+def failures(**typed: str) -> Iterator[None]:
     """Turns what a person can put right into one line on stderr and exit status 1; Ctrl-C into 130.
 
-    CANDLEWICK_DEBUG=1 lets the traceback through.
+    typed: what this command calls an option, where that is neither its name with dashes nor in TYPED. CANDLEWICK_DEBUG=1 lets
+    the traceback through.
     """
     import typer
 
@@ -207,7 +232,9 @@ def failures() -> Iterator[None]:
     except Exception as error:
         if os.environ.get("CANDLEWICK_DEBUG") or not isinstance(error, expected()):
             raise
-        typer.echo(f"error: {describe(error)}", err=True)
+        said = error.said(lambda name: (TYPED | typed).get(name) or "--" + name.replace("_", "-")) \
+            if isinstance(error, OptionError) else describe(error)
+        typer.echo(f"error: {said}", err=True)
         raise typer.Exit(1) from None
 
 

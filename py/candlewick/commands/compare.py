@@ -11,17 +11,19 @@ import json
 from pathlib import Path
 from typing import Any
 
-from candlewick.commands.common import Failure, find_checkpoint
+from candlewick.commands.common import find_checkpoint, readable
+from candlewick.options import OptionError
 
 
 def compare(model: str, names: str, input: Path | None, threads: int | None, tolerance: float, as_json: bool) -> bool:
     """Prints what was found; True where nothing differs beyond the tolerance."""
     pair = [name.strip() for name in names.split(",") if name.strip()]
-    if len(pair) != 2:
-        raise Failure(f"--executors wants two names with a comma between, such as numpy,wasm; got {names!r}")
+    if len(pair) != 2 or not set(pair) <= {"numpy", "wasm", "webgpu"}:
+        raise OptionError("{executors}: wanted two of numpy, wasm and webgpu with a comma between, such as numpy,wasm; got "
+                          "{names!r}", names=names)
+    if input is not None:
+        readable(input, "an audio file")
     checkpoint = find_checkpoint(model)
-    if input is not None and not input.exists():
-        raise Failure(f"recording {input}: no such file; check the path")
     report = asyncio.run(run(checkpoint, pair, input, threads, tolerance))
     if as_json:
         print(json.dumps(report))
@@ -44,7 +46,8 @@ async def run(checkpoint: Any, pair: list[str], input: Path | None, threads: int
             both.append(executors.create(name, threads=threads))
             await both[-1].load(loaded.programs, loaded.weights)
             if both[-1].describe()["executor"] != name:
-                raise Failure(f"executor {name} is not to be had here: {both[-1].describe().get('reason')}")
+                raise OptionError("{executors}: {name} is not to be had here: {why}", name=name,
+                                  why=both[-1].describe().get("reason"))
         known = {"samples": await samples_for(loaded.programs, input, both[0])}
         entries = []
         position = 0

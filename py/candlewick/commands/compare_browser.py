@@ -12,6 +12,7 @@ from typing import Any
 
 from candlewick.commands import browser as web
 from candlewick.commands.common import Failure, find_checkpoint
+from candlewick.options import OptionError
 
 STALL_SECONDS = 1800
 """Longest time without a word of progress: an emulator may take minutes for one instruction."""
@@ -25,11 +26,11 @@ def compare_in_browser(model: str, names: str, threads: int | None, as_json: boo
     """Prints what was found; True where every row is right."""
     pair = [name.strip() for name in names.split(",") if name.strip()]
     if len(pair) != 2 or pair[0] != "numpy" or pair[1] not in ("wasm", "webgpu"):
-        raise Failure(f"--browser compares numpy,wasm or numpy,webgpu; got {names!r}")
+        raise OptionError("{executors}: {browser} compares numpy,wasm or numpy,webgpu; got {names!r}", names=names)
     checkpoint = find_checkpoint(model)
     folder = web.root() / "models" / checkpoint.name
     if not folder.is_dir():
-        raise Failure(f"model {model}: the server offers only what is in the checkout's models/; put it there")
+        raise OptionError("{model} {name}: the server offers only what is in the checkout's models/; put it there", name=model)
     with tempfile.TemporaryDirectory() as work, web.server() as address:
         found = verified(address, Path(work), checkpoint.name, pair[1], threads)
     report = {"model": checkpoint.name, "executors": pair, "browser": True, "same": found["ok"], **found}

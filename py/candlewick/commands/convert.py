@@ -8,7 +8,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from candlewick.commands.common import Failure, find_text_model, writable
+from candlewick.commands.common import find_text_model, writable
+from candlewick.options import OptionError
 
 
 def convert(source: str, target: Path, dtype: str | None, tokenizer: Path | None, quiet: bool) -> None:
@@ -17,7 +18,7 @@ def convert(source: str, target: Path, dtype: str | None, tokenizer: Path | None
     checkpoint = find_text_model(source, tokenizer)
     if any(getattr(file, "path", None) is not None and file.path.resolve() == target.resolve()
            for file in checkpoint.files.values()):
-        raise Failure(f"output {target} is the file to convert; give another name")
+        raise OptionError("{output} {path} is the file to convert; give another name", path=target)
     report = asyncio.run(run(checkpoint, target, kind, dtype, lambda *_: None if quiet else progress(*_)))
     if not quiet:
         print(report, file=sys.stderr)
@@ -27,18 +28,21 @@ def target_kind(target: Path) -> str:
     """-> "gguf", "llama2c" or "folder". Fails now, before the long work, if it could not be written."""
     suffix = target.suffix.lower()
     if target.name == "tokenizer.bin":
-        raise Failure(f"output {target}: that is where the tokenizer goes; give the model another name")
+        raise OptionError("{output} {path}: that is where the tokenizer goes; give the model another name", path=target)
     if suffix in (".gguf", ".bin"):
         writable(target)
         return {".gguf": "gguf", ".bin": "llama2c"}[suffix]
     if suffix == ".safetensors":
-        raise Failure(f"output {target}: give a folder; config.json and tokenizer.json belong beside model.safetensors")
+        raise OptionError("{output} {path}: give a folder; config.json and tokenizer.json belong beside model.safetensors",
+                          path=target)
     if target.is_file():
-        raise Failure(f"output {target} is a file; give x.gguf, x.bin (llama2.c) or a new folder")
+        raise OptionError("{output} {path} is a file; give x.gguf, x.bin (llama2.c) or a new folder", path=target)
     if target.is_dir() and any(target.iterdir()):
-        raise Failure(f"output {target}: the folder is not empty; give a new one, so that files of two models do not mix")
+        raise OptionError("{output} {path}: the folder is not empty; give a new one, so that files of two models do not mix",
+                          path=target)
     if not target.parent.is_dir():
-        raise Failure(f"output {target}: the folder {target.parent} does not exist; make it first")
+        raise OptionError("{output} {path}: the folder {folder} does not exist; make it first", path=target,
+                          folder=target.parent)
     return "folder"
 
 
@@ -86,8 +90,8 @@ async def run(checkpoint: Any, target: Path, kind: str, dtype: str | None, on_pr
                 note = f"; without a tokenizer.bin: {error}"
         beside = target.with_name("tokenizer.bin")
         if beside.exists() and (data is None or beside.read_bytes() != data):
-            raise WeightsError(f"output {target}: {beside} is another model's tokenizer, which readers would take for this "
-                               "one's; write into a folder of its own")
+            raise OptionError("{output} {path}: {beside} is another model's tokenizer, which readers would take for this "
+                              "one's; write into a folder of its own", path=target, beside=beside)
         await write_llama.write_llama2c(checkpoint, files, target, dtype, data, on_progress)
     size = target.stat().st_size if target.is_file() else sum(p.stat().st_size for p in target.iterdir())
     return f"{target}: {len(files.tensors)} tensors, {size:,} bytes{note}"

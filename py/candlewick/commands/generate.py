@@ -36,6 +36,12 @@ class Settings:
     logprobs: bool = False
     quiet: bool = False
 
+    def checked(self) -> Any:
+        """The options as GenerateOptions. Raises OptionError."""
+        from candlewick.models.llama import GenerateOptions
+
+        return GenerateOptions(**self.options)
+
 
 def generate(prompt: str | None, chat: bool, settings: Settings) -> None:
     """A prompt, once; with chat a question, or as many as come from the terminal or standard input, a line each."""
@@ -45,6 +51,7 @@ def generate(prompt: str | None, chat: bool, settings: Settings) -> None:
         raise Failure("--logprobs with --chat wants --json: they would hide the conversation")
     if prompt is None and not chat and (sys.stdin is None or sys.stdin.isatty()):
         raise Failure("say what to go on from: candlewick generate PROMPT, a pipe into it, or --chat")
+    settings.checked()
     out = stdout()
     checkpoint = find_text_model(settings.model, settings.tokenizer)
     if prompt == "-" or (prompt is None and not chat):
@@ -157,10 +164,8 @@ class Session:
 
     async def _generate(self, prompt: str | list[dict[str, str]], show: Callable[[dict[str, Any]], None],
                         stop: Callable[[], bool]) -> dict[str, Any]:
-        from candlewick.models.llama import GenerateOptions
-
         tokens: list[dict[str, Any]] = []
-        async for event in self.generator.generate(prompt, GenerateOptions(**self.settings.options), stop):
+        async for event in self.generator.generate(prompt, self.settings.checked(), stop):
             if event["event"] == "token":
                 show(event)
                 if self.settings.logprobs:

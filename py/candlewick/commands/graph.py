@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from candlewick.commands.common import Failure, emit, find_checkpoint, writable, write_whole
+from candlewick.options import OptionError
 
 SUFFIXES = {".txt": "text", ".dot": "dot", ".svg": "svg", ".json": "json"}
 
@@ -19,7 +20,8 @@ def graph(model: str, entry: str | None, output: Path | None, passes: bool) -> N
     if output is not None and str(output) != "-":
         form = SUFFIXES.get(output.suffix.lower(), "")
         if not form:
-            raise Failure(f"output {output}: the ending says the form and must be one of {', '.join(SUFFIXES)}")
+            raise OptionError("{output} {path}: the ending says the form and must be one of {endings}", path=output,
+                              endings=", ".join(SUFFIXES))
         output = writable(output)
     programs = asyncio.run(traced(find_checkpoint(model)))
     if entry is None:
@@ -27,7 +29,8 @@ def graph(model: str, entry: str | None, output: Path | None, passes: bool) -> N
             print(f"{name:<12} {len(program.instructions)} instructions")
         return
     if entry not in programs:
-        raise Failure(f"model {model} has no entry {entry}; it has {', '.join(programs)}")
+        raise OptionError("{entry} {name}: {model} {of} has no such entry; it has {there}", name=entry, of=model,
+                          there=", ".join(programs))
     program = programs[entry]
     if passes:
         from candlewick.passes import optimise

@@ -12,9 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from candlewick.commands.common import Failure, emit, find_model, writable, write_whole
+from candlewick.commands.common import Failure, emit, find_model, readable, writable, write_whole
+from candlewick.options import OptionError
 
 KINDS = (".png", ".json", ".svg")
+EXAMPLES = {"--point": "400,300", "--box": "100,80,500,420"}
 
 
 @dataclass(frozen=True)
@@ -30,25 +32,31 @@ class Prompt:
         """`X,Y` or `X,Y,LABEL` each, and `X0,Y0,X1,Y1`. Raises Failure that shows the form."""
         places, labels = [], []
         for text in points:
-            numbers = _numbers(text, (2, 3), "--point X,Y or X,Y,LABEL")
+            numbers = _numbers("--point", text, (2, 3), "X,Y or X,Y,LABEL")
             if len(numbers) == 3 and numbers[2] not in (0, 1):
                 raise Failure(f"--point {text}: the label is 1 (in the object) or 0 (not in it)")
             places.append(numbers[:2])
             labels.append(int(numbers[2]) if len(numbers) == 3 else 1)
-        return Prompt(places, labels, None if box is None else _numbers(box, (4,), "--box X0,Y0,X1,Y1"))
+        return Prompt(places, labels, None if box is None else _numbers("--box", box, (4,), "X0,Y0,X1,Y1"))
+
+    def check(self, picture: np.ndarray) -> None:
+        """Raises OptionError for what lies outside the picture, (height, width, 3)."""
+        from candlewick.models.sam import check_inside
+
+        check_inside(self.points, self.box, picture.shape[1], picture.shape[0])
 
     @property
     def empty(self) -> bool:
         return not self.points and self.box is None
 
 
-def _numbers(text: str, counts: tuple[int, ...], form: str) -> list[float]:
+def _numbers(option: str, text: str, counts: tuple[int, ...], form: str) -> list[float]:
     try:
         numbers = [float(word) for word in text.split(",")]
     except ValueError:
         numbers = []
     if len(numbers) not in counts or not np.isfinite(numbers).all():
-        raise Failure(f"wanted {form} with numbers in pixels, got {text!r}")
+        raise Failure(f"{option} {text}: wanted {form} in pixels, such as {EXAMPLES[option]}")
     return numbers
 
 
@@ -65,11 +73,12 @@ def segment(image: Path, model: str, executor: str, threads: int | None, points:
     else:
         kind = output.suffix.lower()
         if kind not in KINDS:
-            raise Failure(f"output {output}: the name must end in {', '.join(KINDS)}")
+            raise OptionError("{output} {path}: the name must end in {endings}", path=output, endings=", ".join(KINDS))
         writable(output)
     if cutout and (kind != ".png" or everything):
         raise Failure("--cutout writes one object as PNG; give -o NAME.png and a point or a box")
     picture = read_picture(image)
+    prompt.check(picture)
     folder = find_sam(model)
     masks, facts = asyncio.run(
         run(folder, executor, threads, picture, prompt, everything, multimask, points_per_side, quiet))
@@ -86,13 +95,9 @@ def find_sam(name: str) -> Path:
 
 def read_picture(path: Path) -> np.ndarray:
     """-> (height, width, 3) uint8"""
-    if path.is_dir():
-        raise Failure(f"picture {path} is a folder; give an image file")
-    if not path.exists():
-        raise Failure(f"picture {path}: no such file; check the path")
     from candlewick.image_file import read_image
 
-    return read_image(path)
+    return read_image(readable(path, "an image file"))
 
 
 @contextlib.asynccontextmanager

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from candlewick.commands.common import Failure, emit, find_speech_model, stdout, writable
+from candlewick.commands.common import emit, find_speech_model, readable, stdout, writable
 
 
 def transcribe(audio: Path, model: str, executor: str, threads: int | None, format: str, output: Path | None,
@@ -15,8 +15,7 @@ def transcribe(audio: Path, model: str, executor: str, threads: int | None, form
     """options: fields of TranscribeOptions, None for its default. line: characters in a line, for times by words.
 
     Everything that can be refused is refused before the model loads; the output appears whole or not at all."""
-    if not audio.exists():
-        raise Failure(f"recording {audio}: no such file; check the path")
+    readable(audio, "an audio file")
     folder = find_speech_model(model)
     if output is not None and str(output) != "-":
         output = writable(output)
@@ -39,9 +38,7 @@ def read_recording(path: Path):
     """-> (samples float32 (n_samples, channels), rate in Hz), whole."""
     from candlewick.audio_file import read_audio_file
 
-    if path.is_dir():
-        raise Failure(f"recording {path} is a folder; give an audio file")
-    return read_audio_file(path)
+    return read_audio_file(readable(path, "an audio file"))
 
 
 async def run(folder: Path, executor_name: str, threads: int | None, recording: Path, options: dict[str, Any],
@@ -54,8 +51,6 @@ async def run(folder: Path, executor_name: str, threads: int | None, recording: 
     from candlewick.recording import Recording
     from candlewick.weights.load import Checkpoint
 
-    if recording.is_dir():
-        raise Failure(f"recording {recording} is a folder; give an audio file")
     sound = await open_audio_file(recording)
     settings = TranscribeOptions(**{name: value for name, value in options.items() if value is not None})
     executor = executors.create(executor_name, threads=threads)

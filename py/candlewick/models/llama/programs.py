@@ -8,6 +8,7 @@ from typing import Any
 
 from candlewick import ops
 from candlewick.models.llama.model import Dims, Llama
+from candlewick.options import OptionError
 from candlewick.program import Program
 from candlewick.text.chat import ChatTemplate
 from candlewick.text.tokenizers import Tokenizer, load_tokenizer
@@ -75,7 +76,7 @@ async def load_model(checkpoint: Checkpoint, capacity: int | None = None) -> Loa
         raise ValueError(f"sliding_window must be a whole number of tokens, got {str(seen)[:40]}; the file is damaged")
     most = min(dims.n_ctx, seen or dims.n_ctx)
     if capacity is not None and (type(capacity) is not int or capacity < 2):
-        raise ValueError(f"capacity: wanted a whole number of tokens from 2 on, got {capacity!r}")
+        raise OptionError("{capacity}: wanted a whole number of tokens from 2 on, got {got!r}", got=capacity)
     capacity = min(most, CAPACITY if capacity is None else capacity)
 
     network = Llama(dims, capacity + CHUNK)  # a padded chunk fits behind every position

@@ -17,6 +17,8 @@ from operator import neg
 
 import numpy as np
 
+from candlewick.options import OptionError
+
 FEW = 2048  # candidates up to which sums are made in Python
 MAX_SEED = 2**53 - 1  # what JSON and JavaScript hold exactly
 
@@ -50,9 +52,10 @@ class GenerateOptions:
             right = type(value) is int or (kind is float and type(value) is float)
             if not (right and low <= value <= high):
                 what = "a whole number" if kind is int else "a number"
-                raise ValueError(f"{name}: wanted {what} from {low:g} to {high:g}, got {str(value)[:40]}")
+                limits = f"from {low} to {high}" if high < math.inf else f"from {low} on"
+                raise OptionError(f"{{{name}}}: wanted {what} {limits}, got {{got}}", got=str(value)[:40])
         if not all(isinstance(s, str) and s for s in self.stop):
-            raise ValueError(f"stop: wanted strings that are not empty, got {str(list(self.stop))[:80]}")
+            raise OptionError("{stop}: wanted strings that are not empty, got {got}", got=str(list(self.stop))[:80])
 
     @property
     def is_greedy(self) -> bool:

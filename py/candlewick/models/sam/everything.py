@@ -21,6 +21,7 @@ import numpy as np
 from candlewick.executors import Stopped
 from candlewick.models.sam import regions
 from candlewick.models.sam.sizes import Sizes
+from candlewick.options import OptionError
 
 if TYPE_CHECKING:
     from candlewick.models.sam.predictor import Segmenter
@@ -43,12 +44,13 @@ class EverythingOptions:
 
     def __post_init__(self) -> None:
         if not 1 <= self.points_per_side <= 128:
-            raise ValueError(f"points_per_side: wanted 1 to 128, got {self.points_per_side}")
+            raise OptionError("{points_per_side}: wanted 1 to 128, got {got}", got=self.points_per_side)
         for name in ("pred_iou_thresh", "stability_score_thresh", "box_nms_thresh"):
             if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name}: wanted 0 to 1, got {getattr(self, name)}")
+                raise OptionError(f"{{{name}}}: wanted 0 to 1, got {{got}}", got=getattr(self, name))
         if not (self.stability_score_offset >= 0 and self.min_mask_region_area >= 0):
-            raise ValueError("stability_score_offset and min_mask_region_area: wanted numbers from 0 on")
+            raise OptionError("{stability_score_offset} and {min_mask_region_area}: wanted numbers from 0 on, got {offset} "
+                              "and {area}", offset=self.stability_score_offset, area=self.min_mask_region_area)
 
 
 @dataclass

@@ -18,6 +18,7 @@ from candlewick.executors import Executor, Progress
 from candlewick.models.sam import everything
 from candlewick.models.sam.programs import LoadedModel, decoder, entry, halves, load_model
 from candlewick.models.sam.prompt_encoder import BACKGROUND, FOREGROUND, LOWER_RIGHT, NOT_A_POINT, UPPER_LEFT
+from candlewick.options import OptionError
 from candlewick.weights.load import Checkpoint
 
 
@@ -145,19 +146,16 @@ class Segmenter:
 
         Points first; then the two corners of the box, or, without a box, one token that is not a point.
         """
-        points = np.asarray(points, np.float64).reshape(-1, 2) if np.size(points) else np.zeros((0, 2))
-        labels = np.asarray(labels, np.float64).reshape(-1)
+        points = as_points(points)
+        labels = numbers(labels).reshape(-1)
         if len(points) != len(labels):
-            raise ValueError(f"predict: {len(points)} points and {len(labels)} labels; wanted one label for each point")
+            raise OptionError("{labels}: wanted one for each of {n} points, got {m}", n=len(points), m=len(labels))
         if not np.isin(labels, (BACKGROUND, FOREGROUND)).all():
-            raise ValueError(f"predict: labels are 1 (in the object) and 0 (not), got {sorted(set(labels.tolist()))}")
+            raise OptionError("{labels}: wanted 1 (in the object) and 0 (not), got {got}", got=sorted(set(labels.tolist())))
         if not len(points) and box is None:
             raise ValueError("predict: wanted at least one point or a box")
-        corners = np.zeros((0, 2)) if box is None else ordered(np.asarray(box, np.float64))
-        places = np.concatenate([points, corners])
-        if not np.isfinite(places).all():
-            raise ValueError("predict: a point or a corner of the box is not a finite number")
-        places = np.clip(places, 0, [picture.width - 1, picture.height - 1])
+        corners = np.zeros((0, 2)) if box is None else as_box(box)
+        places = np.clip(np.concatenate([points, corners]), 0, [picture.width - 1, picture.height - 1])
         if box is not None:
             places[-1] = np.maximum(places[-1], np.minimum(places[-2] + 1, [picture.width - 1, picture.height - 1]))
         fit = image.fitted(picture.width, picture.height, self.model.dims.image_size)
@@ -180,12 +178,47 @@ class Segmenter:
             yield event
 
 
-def ordered(box: np.ndarray) -> np.ndarray:
-    """x0, y0, x1, y1 in any order of the corners -> ((left, top), (right, bottom))"""
-    if box.size != 4:
-        raise ValueError(f"predict: a box is x0, y0, x1, y1, got {box.size} numbers")
-    corners = box.reshape(2, 2)
+def numbers(given: Any) -> np.ndarray:
+    """-> float64, of any shape; empty for what holds anything else, or rows of different lengths."""
+    try:
+        return np.asarray(given, np.float64)
+    except (TypeError, ValueError):
+        return np.full((1, 1), np.nan)
+
+
+def as_points(points: Any) -> np.ndarray:
+    """-> (n, 2). Raises ValueError for anything but a list of x, y."""
+    places = numbers(points)
+    if not places.size:
+        return np.zeros((0, 2))
+    if places.ndim != 2 or places.shape[1] != 2 or not np.isfinite(places).all():
+        raise OptionError("{points}: wanted a list of x, y in pixels, such as [[400, 300]], got {got}", got=str(points)[:80])
+    return places
+
+
+def as_box(box: Any) -> np.ndarray:
+    """x0, y0, x1, y1 in any order of the corners -> ((left, top), (right, bottom)). Raises ValueError for anything else."""
+    corners = numbers(box)
+    if corners.size != 4 or not np.isfinite(corners).all():
+        raise OptionError("{box}: wanted x0, y0, x1, y1 in pixels, got {got}", got=str(box)[:80])
+    corners = corners.reshape(2, 2)
     return np.stack([corners.min(axis=0), corners.max(axis=0)])
+
+
+def check_inside(points: Any, box: Any, width: int, height: int) -> None:
+    """Raises ValueError that names a point, or the box, that does not lie in a picture of this size.
+
+    For those who write numbers: `Segmenter.predict` moves places to the nearest pixel, as a hand that draws in a page wants.
+    """
+    size = f"outside the picture, which is {width} x {height} pixels: x goes from 0 to {width - 1}, y from 0 to {height - 1}"
+    for x, y in as_points(points):
+        if not (0 <= x < width and 0 <= y < height):
+            raise OptionError("{points} {x:g},{y:g}: {size}", x=x, y=y, size=size)
+    if box is None:
+        return
+    corners = as_box(box)
+    if (corners < 0).any() or (corners > (width, height)).any():
+        raise OptionError("{box} {given}: {size}", given=",".join(f"{n:g}" for n in corners.ravel()), size=size)
 
 
 def best(answer: dict[str, Any], n_points: int, has_box: bool) -> int:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from candlewick.options import OptionError
+
 WIDEST = 16  # transcripts that are decoded together
 
 
@@ -26,19 +28,21 @@ class Search:
         for name in ("beam_size", "best_of"):
             number = getattr(self, name)
             if type(number) is not int or not 1 <= number <= WIDEST:
-                raise ValueError(f"{name}: wanted a whole number from 1 to {WIDEST}, got {number!r}")
+                raise OptionError(f"{{{name}}}: wanted a whole number from 1 to {WIDEST}, got {{got!r}}", got=number)
         penalty = 0 if self.length_penalty is None else self.length_penalty
         for name, number in (("patience", self.patience), ("length_penalty", penalty)):
             if not is_number(number):
-                raise ValueError(f"{name}: wanted a number, got {number!r}")
+                raise OptionError(f"{{{name}}}: wanted a number, got {{got!r}}", got=number)
         if not 0 < self.patience < 100:
-            raise ValueError(f"patience: wanted a number above 0, got {self.patience!r}")
+            raise OptionError("{patience}: wanted a number above 0 and below 100, got {got!r}", got=self.patience)
         if self.patience != 1 and self.beam_size == 1:
-            raise ValueError(f"patience: {self.patience} says how long a beam search goes on; give a beam_size from 2 on, too")
+            raise OptionError("{patience}: {got} says how long a beam search goes on; give a {beam_size} from 2 on, too",
+                              got=self.patience)
         if round(self.beam_size * self.patience) < 1:
-            raise ValueError(f"patience: {self.patience} of {self.beam_size} beams is none; it must leave at least one")
+            raise OptionError("{patience}: {got} of {beams} beams is none; it must leave at least one", got=self.patience,
+                              beams=self.beam_size)
         if not 0 <= penalty <= 1:
-            raise ValueError(f"length_penalty: wanted a number from 0 to 1, got {self.length_penalty!r}")
+            raise OptionError("{length_penalty}: wanted a number from 0 to 1, got {got!r}", got=self.length_penalty)
 
     def width(self, temperature: float) -> int:
         """How many transcripts are decoded together."""
@@ -73,29 +77,30 @@ class TranscribeOptions:
     def __post_init__(self) -> None:
         given = self.temperatures
         if not isinstance(given, list | tuple) or not given or not all(is_number(t) and 0 <= t < 100 for t in given):
-            raise ValueError(f"temperatures: wanted at least one number from 0 to 100 in a list, got {given!r}")
+            raise OptionError("{temperatures}: wanted at least one number from 0 to 100 in a list, got {got!r}", got=given)
         object.__setattr__(self, "temperatures", tuple(given))
         for name in ("compression_ratio_threshold", "logprob_threshold", "no_speech_threshold", "max_initial_timestamp"):
             number = getattr(self, name)
             if number is not None and not is_number(number):
-                raise ValueError(f"{name}: wanted a number, or null for none, got {number!r}")
+                raise OptionError(f"{{{name}}}: wanted a number, or null for none, got {{got!r}}", got=number)
         if not 0 <= (self.max_initial_timestamp or 0) <= 30:
-            raise ValueError(f"max_initial_timestamp: wanted seconds from 0 to 30, got {self.max_initial_timestamp!r}")
+            raise OptionError("{max_initial_timestamp}: wanted seconds from 0 to 30, got {got!r}",
+                              got=self.max_initial_timestamp)
         if type(self.seed) is not int:
-            raise ValueError(f"seed: wanted a whole number, got {self.seed!r}")
+            raise OptionError("{seed}: wanted a whole number, got {got!r}", got=self.seed)
         for name, choices in (("task", ("transcribe", "translate")), ("context", ("full", "short"))):
             if getattr(self, name) not in choices:
-                raise ValueError(f"{name}: there are {' and '.join(choices)}, got {getattr(self, name)!r}")
+                raise OptionError(f"{{{name}}}: there are {' and '.join(choices)}, got {{got!r}}", got=getattr(self, name))
         for name in ("initial_prompt", "hotwords"):
             if not isinstance(getattr(self, name), str):
-                raise ValueError(f"{name}: wanted text, got {getattr(self, name)!r}")
+                raise OptionError(f"{{{name}}}: wanted text, got {{got!r}}", got=getattr(self, name))
         search = self.search()
         if search.beam_size > 1 and 0 not in self.temperatures:
-            raise ValueError(f"beam_size: {search.beam_size} beams are followed at temperature 0, and temperatures are "
-                             f"{self.temperatures}; use best_of, or let 0 be one of them")
+            raise OptionError("{beam_size}: {beams} beams are followed at temperature 0, but {temperatures} is {given}; give "
+                              "0, or use {best_of}", beams=search.beam_size, given=", ".join(map(str, self.temperatures)))
         if search.best_of > 1 and not any(self.temperatures):
-            raise ValueError(f"best_of: {search.best_of} samples are drawn at temperatures above 0, and there is none; use "
-                             "beam_size, or give such a temperature")
+            raise OptionError("{best_of}: {samples} samples are drawn at temperatures above 0, but {temperatures} is 0; give "
+                              "one, or use {beam_size}", samples=search.best_of)
 
     def search(self) -> Search:
         """Those that say how a window is decoded."""

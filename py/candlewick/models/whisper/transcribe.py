@@ -25,6 +25,7 @@ from candlewick.models.whisper.programs import LoadedModel, alignment, contexts,
 from candlewick.models.whisper.segments import TOO_SHORT, Piece, Timeline, cut, segment
 from candlewick.models.whisper.tokenizer import SECONDS_PER_TIMESTAMP
 from candlewick.models.whisper.words import Word, as_dict, find_words, fit, join_marks, shorten, usual_length
+from candlewick.options import OptionError
 from candlewick.recording import Recording, Samples
 from candlewick.weights.load import Checkpoint
 
@@ -82,10 +83,11 @@ class Transcriber:
         if tokenizer.multilingual:
             if options.language is not None and options.language not in tokenizer.languages:
                 known = ", ".join(tokenizer.languages)
-                raise ValueError(f"language {options.language!r}: this checkpoint knows {known}")
+                raise OptionError("{language} {got!r}: this checkpoint knows {known}", got=options.language, known=known)
         elif options.language not in (None, "en") or options.task != "transcribe":
-            wish = "translation" if options.task != "transcribe" else f"language {options.language!r}"
-            raise ValueError(f"{wish}: this checkpoint is English-only; choose a multilingual one (a name without .en)")
+            name, got = ("task", options.task) if options.task != "transcribe" else ("language", options.language)
+            raise OptionError(f"{{{name}}} {{got!r}}: this checkpoint is English-only; choose a multilingual one (a name "
+                              "without .en)", got=got)
 
     async def transcribe(self, audio: np.ndarray | Recording, options: TranscribeOptions | None = None,
                          stop: Callable[[], bool] | None = None,

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from candlewick.dtypes import DTYPES, n_bytes
+from candlewick.options import OptionError
 from candlewick.weights import gguf_writer, llama2c, safetensors
 from candlewick.weights.convert.llama import BASE, EPSILON, LLAMA2C, LLAMA2C_OUTER, ROPE_FACTORS, LlamaFiles, to_gguf_name
 from candlewick.weights.load import Checkpoint, decode
@@ -222,8 +223,8 @@ async def write_folder(
 ) -> None:
     """dtype: f32, f16, bf16, or None for what tensors have (packed ones become f32). tokenizer: JSON files by name."""
     if dtype not in (None, *FLOATS):
-        raise WeightsError(f"{folder}: safetensors files hold {', '.join(FLOATS)} here, not {dtype}; "
-                           "packed weights go into GGUF")
+        raise OptionError("{dtype} {given}: folders (safetensors) hold {floats} here; packed weights go into GGUF", given=dtype,
+                          floats=", ".join(FLOATS))
     config = folder_config(files, dtype)
     rows = plan(files, False, lambda info: dtype or (info.dtype if info.dtype in FLOATS else "f32"))
     rows.sort(key=lambda row: (-DTYPES[row.dtype].bytes, row.name))
@@ -302,7 +303,8 @@ def llama2c_sizes(files: LlamaFiles, dtype: str | None) -> llama2c.Sizes:
     """The header of a llama2.c file. Raises WeightsError for a model that llama2.c's program would run wrongly."""
     config = files.config
     if dtype not in (None, "f32", "q8_0"):
-        raise WeightsError(f"llama2.c files hold f32 or int8 (q8_0), not {dtype}")
+        raise OptionError("{dtype} {given}: llama2.c files hold f32 or int8 (q8_0); give one of these, or write a .gguf",
+                          given=dtype)
     dim, heads = config["hidden_size"], config["num_attention_heads"]
     scaling = config.get("rope_scaling") or {}
     scaled = config.get("rope_factors") is not None or scaling.get("rope_type", scaling.get("type", "default")) != "default"
