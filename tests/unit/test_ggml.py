@@ -130,3 +130,18 @@ def test_half_a_whisper():
     half = Checkpoint(folder.files, "mine", encoder)
     with pytest.raises(WeightsError, match="mine: only the encoder of a Whisper is here, which hears, and cannot write"):
         asyncio.run(read_whisper(half))
+
+
+@pytest.mark.parametrize("field, value, says", [
+    ("n_text_head", 7, "n_audio_state 32 is not a multiple of n_text_head 7"),
+    ("n_text_layer", 3, "missing: model.decoder.layers.2."),
+    ("n_audio_ctx", 40, "ggml-x.bin asks for"),
+    ("n_audio_head", 5, "is not a multiple of n_audio_head 5"),
+    ("n_text_ctx", 1 << 20, "n_text_ctx must be 1 to"),
+])  # fmt: skip
+def test_what_does_not_fit_is_told_in_the_words_of_the_file(small, field, value, says):
+    """The one file that a person has is named, and its fields: there is no config.json and no tokenizer.json."""
+    with pytest.raises(ValueError) as caught:
+        asyncio.run(load_model(checkpoint(with_number(small, SIZES_AT[field], value))))
+    message = str(caught.value)
+    assert says in message and "ggml-x.bin" in message and ".json" not in message, message

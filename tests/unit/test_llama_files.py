@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from candlewick.models.llama.programs import load_model
 from candlewick.weights import gguf_writer
 from candlewick.weights.convert.llama import from_gguf_name, read_llama, to_gguf_name
 from candlewick.weights.load import Checkpoint
@@ -185,6 +186,29 @@ def gguf(tmp_path, **changes):
     metadata = {key: value for key, value in {**BASE, **changes}.items() if value is not None}
     gguf_writer.save(tmp_path / "a.gguf", metadata, {"token_embd.weight": np.zeros((5, 8), np.float32)})
     return tmp_path / "a.gguf"
+
+
+@pytest.mark.parametrize("change, says", [
+    ({"llama.attention.head_count": 3, "llama.attention.key_length": 3}, "heads are 3 wide"),
+    ({"llama.rope.freq_base": 0.5}, "llama.rope.freq_base 0.5 is out of range"),
+    ({"llama.block_count": 0}, "llama.block_count must be 1 to"),
+    ({"llama.attention.head_count_kv": 0x7fffffff}, "llama.attention.head_count_kv must be 1 to"),
+    ({}, "tokenizer.ggml.model: wanted gpt2"),
+])  # fmt: skip
+def test_what_cannot_be_is_told_in_the_words_of_a_gguf_file(tmp_path, change, says):
+    with pytest.raises(ValueError) as caught:
+        asyncio.run(load_model(Checkpoint.open(gguf(tmp_path, **change))))
+    assert str(caught.value).startswith("a.gguf: ") and says in str(caught.value)
+
+
+def test_what_cannot_be_is_told_in_the_words_of_a_llama2c_file(tmp_path):
+    """Its tokenizer may have any name."""
+    for name in ("model.bin", "tokenizer.bin"):
+        shutil.copy(MODELS / "test-llama-bin" / name, tmp_path / name.replace("tokenizer", "tok64"))
+    model, words = tmp_path / "model.bin", tmp_path / "tok64.bin"
+    words.write_bytes(words.read_bytes()[:-1])
+    with pytest.raises(ValueError, match="^tok64.bin: token .* is cut short"):
+        asyncio.run(load_model(Checkpoint.open(model)))
 
 
 def test_a_gguf_file_says_only_what_it_must(tmp_path):

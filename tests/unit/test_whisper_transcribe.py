@@ -409,7 +409,7 @@ async def test_old_folders_without_a_generation_config(tmp_path):
 
 @pytest.mark.parametrize(("change", "words"), [
     ({"d_model": None}, "d_model"), ({"num_mel_bins": "80", "vocab_size": None}, "num_mel_bins, vocab_size"),
-    ({"decoder_attention_heads": 3}, "not a multiple of decoder_attention_heads, 3"),
+    ({"decoder_attention_heads": 3}, "not a multiple of decoder_attention_heads 3"),
     ({"scale_embedding": True}, "scale_embedding"), ({"activation_function": "relu"}, "gelu")])
 def test_configs_that_are_no_whisper(change, words):
     config = json.loads((ENGLISH / "config.json").read_text())

@@ -27,14 +27,22 @@ NORMAL, UNKNOWN, CONTROL, USER, UNUSED, BYTE = 1, 2, 3, 4, 5, 6  # tokenizer.ggm
 _BOS, _EOS = 1, 2  # of llama2.c, always
 
 
-def load_tokenizer(kind: str, data: Any, config: Mapping[str, Any] | None = None) -> Tokenizer:
+def load_tokenizer(kind: str, data: Any, config: Mapping[str, Any] | None = None, file: str = "") -> Tokenizer:
     """
     kind "gguf": data is the metadata mapping. "json": data is the text of a tokenizer.json or what it parses to, config the
     settings beside it (tokenizer_config.json's, and bos_token_id, eos_token_id of generation_config.json or config.json).
     "llama2c": data is the bytes of a tokenizer.bin, config has the vocab_size. "words": data is a list of bytes, config has
-    control_tokens, text -> id, and eos_token_id. Raises ValueError.
+    control_tokens, text -> id, and eos_token_id. file: what all this is from. Raises ValueError that names it.
     """
-    config = config or {}
+    try:
+        return _load(kind, data, config or {})
+    except ValueError as error:
+        if kind == "json" or not file:  # which is always called tokenizer.json
+            raise
+        raise ValueError(f"{file}: {error}") from error
+
+
+def _load(kind: str, data: Any, config: Mapping[str, Any]) -> Tokenizer:
     if kind == "gguf":
         return _from_gguf(data)
     if kind == "json":
@@ -138,23 +146,23 @@ def _from_llama2c(data: bytes, n_vocab: int | None) -> Tokenizer:
     while at < len(data) and (n_vocab is None or len(tokens) < n_vocab):
         size = struct.unpack_from("<i", data, at + 4)[0] if at + 8 <= len(data) else -1
         if not 0 <= size <= len(data) - at - 8:
-            raise ValueError(f"tokenizer.bin: token {len(tokens)} at byte {at} would have {size} bytes, the file has "
+            raise ValueError(f"token {len(tokens)} at byte {at} would have {size} bytes, the file has "
                              f"{len(data)}; it is cut short, or another kind of file")
         scores.append(struct.unpack_from("<f", data, at)[0])
         tokens.append(data[at + 8 : at + 8 + size])
         at += 8 + size
     if len(tokens) < 3 or (n_vocab is not None and len(tokens) < n_vocab):
-        raise ValueError(f"tokenizer.bin: wanted {n_vocab or 'some'} tokens as the model has, got {len(tokens)}; "
+        raise ValueError(f"wanted {n_vocab or 'some'} tokens as the model has, got {len(tokens)}; "
                          "it belongs to another model")
     if at != len(data):
-        raise ValueError(f"tokenizer.bin: has more than the {n_vocab} tokens of the model ({len(data) - at} bytes are left); "
+        raise ValueError(f"it has more than the {n_vocab} tokens of the model ({len(data) - at} bytes are left); "
                          "it belongs to another model")
     pieces = [token.decode("utf-8", "surrogateescape") for token in tokens]
     types = np.full(len(pieces), NORMAL)
     types[:3] = UNKNOWN, CONTROL, CONTROL
     types[3:259] = BYTE
     if np.isnan(scores).any():
-        raise ValueError("tokenizer.bin: a score is not a number; the file is damaged")
+        raise ValueError("a score is not a number; the file is damaged")
     vocab = dict(zip(pieces, range(len(pieces))))
     vocab = {piece: i for piece, i in vocab.items() if i >= 3}
     pieces[:3] = "<unk>", "<s>", "</s>"

@@ -4,13 +4,29 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 
 class WeightsError(ValueError):
     """A file or a set of tensors is not what the loader needs: what was wanted, what came, what to do."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a configuration was read, so that errors name what a person has: the file, and its own names of the sizes."""
+
+    file: str = "config.json"
+    names: Mapping[str, str] = field(default_factory=dict)
+
+    def key(self, ours: str) -> str:
+        """The file's name for a key of config.json."""
+        return self.names.get(ours, ours)
+
+
+CONFIG_JSON = Origin()
 
 
 class ByteSource(Protocol):

@@ -11,7 +11,7 @@ values, d_head wide each, n_hidden = inner width of the feed-forward network, ro
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ import numpy as np
 
 from candlewick import nn, ops
 from candlewick.tensor import Tensor
+from candlewick.weights.source import CONFIG_JSON, Origin
 
 # Sizes beyond these are damage, and must not be built before the weights can say so (Llama 3.1 405B: 126 layers, 53,248 wide).
 MAX_LAYERS, MAX_SIZE = 512, 4_000_000
@@ -49,8 +50,16 @@ class Dims:
     out_bias: bool = False
 
     @staticmethod
-    def from_config(config: Mapping[str, Any]) -> Dims:
-        """LlamaConfig's names -> Dims. Raises ValueError that lists every key that is missing, or the one that is wrong."""
+    def from_config(config: Mapping[str, Any], origin: Origin = CONFIG_JSON) -> Dims:
+        """LlamaConfig's names -> Dims. Raises ValueError that lists every key that is missing, or the one that is wrong, as
+        its file calls it."""
+        try:
+            return Dims._from_config(config, origin.key)
+        except ValueError as error:
+            raise ValueError(f"{origin.file}: {error}") from error
+
+    @staticmethod
+    def _from_config(config: Mapping[str, Any], called: Callable[[str], str]) -> Dims:
         keys = {"n_vocab": "vocab_size", "n_ctx": "max_position_embeddings", "dim": "hidden_size",
                 "n_layer": "num_hidden_layers", "n_head": "num_attention_heads", "n_hidden": "intermediate_size"}
         missing = [key for key in keys.values() if type(config.get(key)) is not int]
@@ -63,7 +72,8 @@ class Dims:
         for field, size in sizes.items():
             most = MAX_LAYERS if field == "n_layer" else MAX_SIZE
             if type(size) is not int or not 1 <= size <= most:
-                raise ValueError(f"{keys.get(field, field)} must be 1 to {most}, got {str(size)[:40]}; the file is damaged")
+                key = called(keys.get(field) or {"n_kv_head": "num_key_value_heads", "d_head": "head_dim"}[field])
+                raise ValueError(f"{key} must be 1 to {most}, got {str(size)[:40]}; the file is damaged")
         if sizes["n_head"] % sizes["n_kv_head"]:
             raise ValueError(f"{sizes['n_head']} heads of queries cannot share {sizes['n_kv_head']} heads of keys evenly")
         if sizes["d_head"] % 2:
@@ -71,11 +81,12 @@ class Dims:
         eps, base = (DEFAULTS[key] if config.get(key) is None else config[key] for key in DEFAULTS)
         for key, number in zip(DEFAULTS, (eps, base)):
             if type(number) not in (int, float):
-                raise ValueError(f"{key} must be a number, got {str(number)[:40]}; the file is damaged")
+                raise ValueError(f"{called(key)} must be a number, got {str(number)[:40]}; the file is damaged")
         if not isinstance(config.get("rope_scaling"), Mapping | None):
             raise ValueError(f"rope_scaling must be an object, got {str(config['rope_scaling'])[:40]}; the file is damaged")
         if not (0 <= eps < 1 and 1 < base < 1e12):
-            raise ValueError(f"rms_norm_eps {eps} or rope_theta {base} is out of range; the file is damaged")
+            raise ValueError(f"{called('rms_norm_eps')} {eps} or {called('rope_theta')} {base} is out of range; the file is "
+                             "damaged")
         if config.get("hidden_act", "silu") not in ("silu", "swish"):
             raise ValueError(f"hidden_act {config['hidden_act']!r}: the llama family has silu, and this model knows no other")
         factors = config.get("rope_factors")

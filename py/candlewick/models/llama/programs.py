@@ -66,26 +66,28 @@ async def load_model(checkpoint: Checkpoint, capacity: int | None = None) -> Loa
     """
     files = await read_llama(checkpoint)
     config, tensors = files.config, files.tensors
-    dims = Dims.from_config(completed(config, tensors))
-    tokenizer = load_tokenizer(files.tokenizer.kind, files.tokenizer.data, files.tokenizer.config)
+    dims = Dims.from_config(completed(config, tensors), files.origin)
+    given = files.tokenizer
+    tokenizer = load_tokenizer(given.kind, given.data, given.config, given.file)
     if tokenizer.n_vocab > dims.n_vocab:
         raise ValueError(f"{files.name}: the tokenizer has {tokenizer.n_vocab} tokens, the model {dims.n_vocab}; take both "
                          "from one checkpoint")
     seen = config.get("sliding_window")
     if seen is not None and (type(seen) is not int or seen < 2):
-        raise ValueError(f"sliding_window must be a whole number of tokens, got {str(seen)[:40]}; the file is damaged")
+        raise ValueError(f"{files.origin.file}: {files.origin.key('sliding_window')} must be a whole number of tokens, got "
+                         f"{str(seen)[:40]}; the file is damaged")
     most = min(dims.n_ctx, seen or dims.n_ctx)
     if capacity is not None and (type(capacity) is not int or capacity < 2):
         raise OptionError("{capacity}: wanted a whole number of tokens from 2 on, got {got!r}", got=capacity)
     capacity = min(most, CAPACITY if capacity is None else capacity)
 
     network = Llama(dims, capacity + CHUNK)  # a padded chunk fits behind every position
-    bound = bind(network.parameters(), tensors, ignore=IGNORED + (TIED if dims.tied else ()), wanted_by="the configuration")
+    bound = bind(network.parameters(), tensors, ignore=IGNORED + (TIED if dims.tied else ()), wanted_by=files.origin.file)
     network.set_dtypes({name: info.dtype for name, info in bound.items()})
     weights = Weights(checkpoint, bound, network.constants())
     chat = ChatTemplate(files.chat_template, tokenizer)
     return LoadedModel(files.name, dims, capacity, tokenizer, tokenizer.ends, chat, files.chat_template is not None,
-                       files.tokenizer.kind, network, programs(network), weights)
+                       given.kind, network, programs(network), weights)
 
 
 def completed(config: Mapping[str, Any], tensors: Mapping[str, Any]) -> dict[str, Any]:

@@ -31,13 +31,13 @@ class Dims:
     pixel_std: tuple[float, ...]
 
     @staticmethod
-    def from_config(config: Mapping[str, Any]) -> Dims:
-        """config.json -> Dims. Raises ValueError that names what is missing or does not fit."""
+    def from_config(config: Mapping[str, Any], file: str = "config.json") -> Dims:
+        """config.json -> Dims; file: what it was read from. Raises ValueError that names what is missing or does not fit."""
         try:
             vision, prompt, decoder = (config[k] for k in ("vision_config", "prompt_encoder_config", "mask_decoder_config"))
             d, image_size = prompt["hidden_size"], config["image_size"]
             dims = Dims(
-                image_size=image_size, grid=image_size // STRIDE, encoder=_encoder_dims(vision, d, image_size),
+                image_size=image_size, grid=image_size // STRIDE, encoder=_encoder_dims(vision, d, image_size, file),
                 decoder=DecoderDims(
                     d=d, n_layer=decoder["num_hidden_layers"], n_head=decoder["num_attention_heads"],
                     n_mlp=decoder["mlp_dim"], n_masks=decoder["num_multimask_outputs"] + 1,
@@ -47,15 +47,15 @@ class Dims:
                 pixel_mean=tuple(config["pixel_mean"]), pixel_std=tuple(config["pixel_std"]),
             )  # fmt: skip
         except (KeyError, TypeError) as error:
-            raise ValueError(f"config.json: a SAM needs {error}; this one has model_type {config.get('model_type')!r}. "
+            raise ValueError(f"{file}: a SAM needs {error}; this one has model_type {config.get('model_type')!r}. "
                              "Choose a MobileSAM or SAM checkpoint") from None
         if image_size % STRIDE or d % (2 * dims.decoder.n_head) or d % 8:
-            raise ValueError(f"config.json: image_size {image_size} must be a multiple of {STRIDE}, hidden_size {d} of 8 and "
+            raise ValueError(f"{file}: image_size {image_size} must be a multiple of {STRIDE}, hidden_size {d} of 8 and "
                              f"of twice the {dims.decoder.n_head} heads")
         return dims
 
 
-def _encoder_dims(vision: Mapping[str, Any], d: int, image_size: int) -> TinyViTDims | ViTDims:
+def _encoder_dims(vision: Mapping[str, Any], d: int, image_size: int, file: str) -> TinyViTDims | ViTDims:
     kind = vision["encoder"]
     if kind == "vit" and vision["patch_size"] == STRIDE:
         return ViTDims(
@@ -64,7 +64,7 @@ def _encoder_dims(vision: Mapping[str, Any], d: int, image_size: int) -> TinyViT
             whole=tuple(vision["global_attn_indexes"]), n_out=d,
         )  # fmt: skip
     if kind != "tiny_vit":
-        raise ValueError(f"config.json: encoder {kind!r}; there are tiny_vit, and vit with patches of {STRIDE} pixels")
+        raise ValueError(f"{file}: encoder {kind!r}; there are tiny_vit, and vit with patches of {STRIDE} pixels")
     return TinyViTDims(
         embed_dims=tuple(vision["embed_dims"]), depths=tuple(vision["depths"]), num_heads=tuple(vision["num_heads"]),
         window_sizes=tuple(vision["window_sizes"]), mlp_ratio=vision["mlp_ratio"], expand_ratio=vision["expand_ratio"],

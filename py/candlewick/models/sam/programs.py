@@ -29,10 +29,11 @@ class LoadedModel:
 
 async def load_model(checkpoint: Checkpoint) -> LoadedModel:
     """Reads config.json and the weights' header. Raises ValueError in words for files that are not one SAM."""
+    file = pytorch_file(checkpoint) or "config.json"
     checkpoint = await converted(checkpoint)
-    dims = Dims.from_config(await checkpoint.json("config.json"))
+    dims = Dims.from_config(await checkpoint.json("config.json"), file)
     network, memory = Sam(dims), Memory.new(dims)
-    bound = bind(network.parameters(), await checkpoint.tensors(), ignore=UNUSED)
+    bound = bind(network.parameters(), await checkpoint.tensors(), ignore=UNUSED, wanted_by=file)
     network.set_dtypes({name: info.dtype for name, info in bound.items()})
     weights = Weights(checkpoint, bound, network.constants())
     return LoadedModel(dims, network, memory, programs(network, memory), weights)

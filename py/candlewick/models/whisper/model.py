@@ -17,6 +17,7 @@ from candlewick import nn, ops
 from candlewick.models.whisper.mel import LogMel, n_samples
 from candlewick.models.whisper.readout import Readout
 from candlewick.tensor import Tensor
+from candlewick.weights.source import CONFIG_JSON, Origin
 
 # Sizes beyond these are damage, and must not be built before the weights can say so (large-v3 has 32 layers, 51,866 tokens).
 MAX_LAYERS, MAX_SIZE = 256, 1_000_000
@@ -39,8 +40,8 @@ class Dims:
     n_text_mlp: int
 
     @staticmethod
-    def from_config(config: Mapping[str, Any]) -> Dims:
-        """Hugging Face's config.json -> Dims. Raises ValueError that lists every key that is missing."""
+    def from_config(config: Mapping[str, Any], origin: Origin = CONFIG_JSON) -> Dims:
+        """Hugging Face's names -> Dims. Raises ValueError that lists every key that is missing, as its file calls it."""
         keys = {
             "n_mels": "num_mel_bins", "n_audio_ctx": "max_source_positions", "n_text_ctx": "max_target_positions",
             "n_vocab": "vocab_size", "n_state": "d_model",
@@ -50,20 +51,21 @@ class Dims:
         }
         missing = [key for key in keys.values() if type(config.get(key)) is not int]
         if missing:
-            raise ValueError(f"config.json: a Whisper model needs {', '.join(missing)} as whole numbers; this one has "
+            raise ValueError(f"{origin.file}: a Whisper model needs {', '.join(missing)} as whole numbers; this one has "
                              f"model_type {config.get('model_type')!r}. Choose a Whisper checkpoint")
         for key in keys.values():
             most = MAX_LAYERS if key.endswith("layers") else MAX_SIZE
             if not 1 <= config[key] <= most:
-                raise ValueError(f"config.json: {key} must be 1 to {most}, got {str(config[key])[:40]}; the file is damaged")
+                raise ValueError(f"{origin.file}: {origin.key(key)} must be 1 to {most}, got {str(config[key])[:40]}; the file "
+                                 "is damaged")
         if config.get("scale_embedding") or config.get("activation_function", "gelu") != "gelu":
-            raise ValueError("config.json: this Whisper has scale_embedding or another activation than gelu, which no "
+            raise ValueError(f"{origin.file}: this Whisper has scale_embedding or another activation than gelu, which no "
                              "published checkpoint has and this model does not know")
         dims = Dims(**{field: config[key] for field, key in keys.items()})
         for field in ("n_audio_head", "n_text_head"):
             if dims.n_state % getattr(dims, field):
-                raise ValueError(f"config.json: d_model {dims.n_state} is not a multiple of {keys[field]}, "
-                                 f"{getattr(dims, field)}")
+                raise ValueError(f"{origin.file}: {origin.key('d_model')} {dims.n_state} is not a multiple of "
+                                 f"{origin.key(keys[field])} {getattr(dims, field)}")
         return dims
 
     @property

@@ -37,15 +37,16 @@ class LoadedModel:
 async def load_model(checkpoint: Checkpoint) -> LoadedModel:
     """Reads the small files and the weights' headers. Raises ValueError in words for files that are not one Whisper."""
     files = await read_whisper(checkpoint)
-    dims, tensors = Dims.from_config(files.config), files.tensors
+    dims, tensors = Dims.from_config(files.config, files.origin), files.tensors
     generation_config = check_generation(files.generation_config, dims.n_vocab)
-    text = load_tokenizer(files.tokenizer.kind, files.tokenizer.data, files.tokenizer.config)
-    tokenizer = Tokenizer(text, generation_config.get("is_multilingual"))
-    check_kind(tokenizer, dims, tensors[EMBEDDING].shape[0] if EMBEDDING in tensors else None)
+    given = files.tokenizer
+    text = load_tokenizer(given.kind, given.data, given.config, given.file)
+    tokenizer = Tokenizer(text, generation_config.get("is_multilingual"), given.file)
+    check_kind(tokenizer, dims, tensors[EMBEDDING].shape[0] if EMBEDDING in tensors else None, files.origin)
 
     suppressed = tokenizer.suppressed(generation_config)
     network = Whisper(dims, Readout(dims.n_vocab, tokenizer.eot, tokenizer.timestamp_begin, suppressed))
-    bound = bind(network.parameters(), tensors, ignore=TIED)
+    bound = bind(network.parameters(), tensors, ignore=TIED, wanted_by=files.origin.file)
     network.set_dtypes({name: info.dtype for name, info in bound.items()})
     weights = Weights(checkpoint, bound, network.constants())
     return LoadedModel(dims, tokenizer, generation_config, network, programs(network), weights)

@@ -14,6 +14,7 @@ from typing import Any
 from candlewick.models.whisper.model import Dims
 from candlewick.text.tokenizer import Stream
 from candlewick.text.tokenizer import Tokenizer as TextTokenizer
+from candlewick.weights.source import CONFIG_JSON, Origin
 
 SECONDS_PER_TIMESTAMP = 0.02
 ENGLISH_EOT = 50256
@@ -22,9 +23,10 @@ ENGLISH_EOT = 50256
 class Tokenizer:
     """Text and the ids that steer the decoder."""
 
-    def __init__(self, bpe: TextTokenizer, multilingual: bool | None = None) -> None:
-        """multilingual: what generation_config.json says, if anything. Raises ValueError for another model's tokenizer."""
-        self.bpe = bpe
+    def __init__(self, bpe: TextTokenizer, multilingual: bool | None = None, file: str = "tokenizer.json") -> None:
+        """multilingual: what generation_config.json says, if anything; file: what it was read from. Raises ValueError for
+        another model's tokenizer."""
+        self.bpe, self.file = bpe, file
         self.eot = self._id("<|endoftext|>")
         self.sot = self._id("<|startoftranscript|>")
         self.translate = self._id("<|translate|>")
@@ -44,7 +46,7 @@ class Tokenizer:
         kind = {ENGLISH_EOT: False, ENGLISH_EOT + 1: True}.get(self.eot, multilingual)
         self.multilingual = len(self.languages) > 1 if kind is None else kind
         if multilingual not in (None, self.multilingual):
-            raise ValueError(f"tokenizer.json ends its text at {self.eot}, which makes it "
+            raise ValueError(f"{file} ends its text at {self.eot}, which makes it "
                              f"{'multilingual' if self.multilingual else 'English-only'}, but generation_config.json says "
                              f"is_multilingual {multilingual}; take all files from one checkpoint")
 
@@ -52,7 +54,7 @@ class Tokenizer:
         for name in names:
             if (token := self.bpe.added.get(name, self.bpe.vocab.get(name))) is not None:
                 return token
-        raise ValueError(f"tokenizer.json: a Whisper tokenizer has the token {' or '.join(names)}, this one does not; "
+        raise ValueError(f"{self.file}: a Whisper tokenizer has the token {' or '.join(names)}, this one does not; "
                          "the file belongs to another model")
 
     # ---- text ---------------------------------------------------------------------------------------------------
@@ -91,7 +93,7 @@ class Tokenizer:
         return sorted(listed or {self.eot, *self.encode(" ")})
 
 
-def check_kind(tokenizer: Tokenizer, dims: Dims, vocabulary_rows: int | None) -> None:
+def check_kind(tokenizer: Tokenizer, dims: Dims, vocabulary_rows: int | None, origin: Origin = CONFIG_JSON) -> None:
     """Raises ValueError, with both sizes and file names, if config, weights and tokenizer are not of one kind.
 
     vocabulary_rows: rows of the token embedding in the weights, None if they have none.
@@ -99,10 +101,10 @@ def check_kind(tokenizer: Tokenizer, dims: Dims, vocabulary_rows: int | None) ->
     # a timestamp for each encoder position, and one for the end
     wanted = tokenizer.timestamp_begin + dims.n_audio_ctx + 1
     kind = "multilingual" if tokenizer.multilingual else "English-only"
-    sizes = {"config.json (vocab_size)": dims.n_vocab,
+    sizes = {f"{origin.file} ({origin.key('vocab_size')})": dims.n_vocab,
              "the weights (model.decoder.embed_tokens.weight)": vocabulary_rows}
     wrong = {where: size for where, size in sizes.items() if size not in (wanted, None)}
     if wrong:
-        raise ValueError(f"vocabulary: tokenizer.json is {kind} and has {wanted} tokens with its timestamps, but "
+        raise ValueError(f"vocabulary: {tokenizer.file} is {kind} and has {wanted} tokens with its timestamps, but "
                          + " and ".join(f"{where} has {size}" for where, size in wrong.items())
                          + ". English-only and multilingual files are mixed; take all files from one checkpoint")

@@ -16,7 +16,7 @@ from candlewick.weights.load import INDEX, Checkpoint, read_shards, some
 from candlewick.weights.npz import read_npz
 from candlewick.weights.pth import read_state_dict
 from candlewick.weights.safetensors import TensorInfo
-from candlewick.weights.source import ByteSource, WeightsError
+from candlewick.weights.source import CONFIG_JSON, ByteSource, Origin, WeightsError
 
 ARCHITECTURES = ("llama", "qwen2")  # of GGUF files
 MODEL_TYPES = ("llama", "mistral", "qwen2")  # of config.json
@@ -28,6 +28,17 @@ INNER = {
     "attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm",
     "attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj",
     "attn_output": "self_attn.o_proj", "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj",
+}  # fmt: skip
+GGUF_NAMES = {  # config.json -> metadata, behind the architecture
+    "hidden_size": "embedding_length", "intermediate_size": "feed_forward_length", "num_hidden_layers": "block_count",
+    "num_attention_heads": "attention.head_count", "num_key_value_heads": "attention.head_count_kv",
+    "head_dim": "attention.key_length", "vocab_size": "vocab_size", "max_position_embeddings": "context_length",
+    "rms_norm_eps": "attention.layer_norm_rms_epsilon", "rope_theta": "rope.freq_base", "rope_scaling": "rope.scaling",
+    "rope_factors": "rope_freqs.weight", "sliding_window": "attention.sliding_window",
+}  # fmt: skip
+LLAMA2C_NAMES = {  # config.json -> header
+    "hidden_size": "dim", "intermediate_size": "hidden_dim", "num_hidden_layers": "n_layers", "num_attention_heads": "n_heads",
+    "num_key_value_heads": "n_kv_heads", "max_position_embeddings": "max_seq_len",
 }  # fmt: skip
 ROPE_FACTORS = "rope_freqs.weight"
 LLAMA2C = {  # llama2.c -> Hugging Face
@@ -41,11 +52,13 @@ LLAMA2C_OUTER = {"tok_embeddings": "model.embed_tokens", "norm": "model.norm", "
 
 @dataclass(frozen=True)
 class TokenizerFiles:
-    """What text/tokenizers.py makes a tokenizer of: kind "json", "gguf" or "llama2c", the data, settings beside it."""
+    """What text/tokenizers.py makes a tokenizer of: kind "json", "gguf", "llama2c" or "words", the data, settings beside it,
+    and the file that it is all from."""
 
     kind: str
     data: Any
     config: dict[str, Any] = field(default_factory=dict)
+    file: str = "tokenizer.json"
 
 
 @dataclass(frozen=True)
@@ -58,6 +71,7 @@ class LlamaFiles:
     chat_template: str | None
     name: str
     metadata: dict[str, Any] = field(default_factory=dict)  # what else a GGUF file says
+    origin: Origin = CONFIG_JSON
 
 
 async def read_llama(checkpoint: Checkpoint) -> LlamaFiles:
@@ -93,8 +107,9 @@ async def _from_gguf(checkpoint: Checkpoint, files: list[str]) -> LlamaFiles:
         config["rope_factors"] = (await checkpoint.read(factors)).ravel().tolist()
     tensors = {from_gguf_name(name): replace(info, name=from_gguf_name(name)) for name, info in rows.items()}
     template = metadata.get("tokenizer.chat_template")
-    return LlamaFiles(config, tensors, TokenizerFiles("gguf", metadata), template if isinstance(template, str) else None,
-                      _text(metadata.get("general.name")) or checkpoint.name, metadata)
+    names = {ours: f"{config['model_type']}.{theirs}" for ours, theirs in GGUF_NAMES.items()}
+    return LlamaFiles(config, tensors, TokenizerFiles("gguf", metadata, file=file), _text(template),
+                      _text(metadata.get("general.name")) or checkpoint.name, metadata, Origin(file, names))
 
 
 def from_gguf_name(name: str) -> str:
@@ -221,8 +236,9 @@ async def _from_llama2c(checkpoint: Checkpoint) -> LlamaFiles:
         tensors[name] = replace(info, name=name, file=file if info.file == checkpoint.files[file].name else info.file)
     tokenizer = checkpoint.files[beside[0]]
     data = await tokenizer.read(0, tokenizer.size)
-    return LlamaFiles(llama2c_config(model.sizes), tensors,
-                      TokenizerFiles("llama2c", data, {"vocab_size": model.sizes.vocab_size}), None, file.rpartition(".")[0])
+    words = TokenizerFiles("llama2c", data, {"vocab_size": model.sizes.vocab_size}, tokenizer.name)
+    return LlamaFiles(llama2c_config(model.sizes), tensors, words, None, file.rpartition(".")[0],
+                      origin=Origin(file, LLAMA2C_NAMES))
 
 
 def from_llama2c_name(name: str) -> str:
@@ -262,7 +278,7 @@ async def _from_folder(checkpoint: Checkpoint) -> LlamaFiles:
     tokenizer = TokenizerFiles("json", await checkpoint.large_json("tokenizer.json"), {**settings, **ids})
     tensors = with_prefix(await folder_tensors(checkpoint))
     return LlamaFiles({**config, **ids, "rope_pairs": False}, tensors, tokenizer, await _chat_template(checkpoint, settings),
-                      checkpoint.name)
+                      checkpoint.name, origin=Origin(f"{checkpoint.name}/config.json"))
 
 
 def folder_config(config: Mapping[str, Any], where: str) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from candlewick.weights import ggml
 from candlewick.weights.convert.llama import TokenizerFiles, folder_tensors
 from candlewick.weights.load import Checkpoint, some
 from candlewick.weights.safetensors import TensorInfo
-from candlewick.weights.source import WeightsError
+from candlewick.weights.source import CONFIG_JSON, Origin, WeightsError
 
 LANGUAGES = (
     "en zh de es ru ko fr ja pt tr pl ca nl ar sv it id hi fi vi he uk el ms cs ro da hu ta no th ur hr bg lt la mi ml cy sk "
@@ -39,6 +39,14 @@ INNER = {
     "cross_attn.out": "encoder_attn.out_proj", "mlp_ln": "final_layer_norm", "mlp.0": "fc1", "mlp.2": "fc2",
 }  # fmt: skip
 
+GGML_NAMES = {  # config.json -> header
+    "d_model": "n_audio_state", "vocab_size": "n_vocab", "num_mel_bins": "n_mels",
+    "encoder_layers": "n_audio_layer", "decoder_layers": "n_text_layer",
+    "encoder_attention_heads": "n_audio_head", "decoder_attention_heads": "n_text_head",
+    "encoder_ffn_dim": "encoder.blocks.0.mlp.0.weight", "decoder_ffn_dim": "decoder.blocks.0.mlp.0.weight",
+    "max_source_positions": "n_audio_ctx", "max_target_positions": "n_text_ctx",
+}  # fmt: skip
+
 # What is written and never said (openai/whisper, tokenizer.py, non_speech_tokens): hyphens and quotes at the beginning of a
 # word, brackets and other marks by themselves, notes of music.
 STARTS = (" -", " '")
@@ -54,6 +62,7 @@ class WhisperFiles:
     generation_config: Mapping[str, Any]
     tensors: dict[str, TensorInfo]
     tokenizer: TokenizerFiles
+    origin: Origin = CONFIG_JSON
 
 
 async def lone_ggml(checkpoint: Checkpoint) -> str | None:
@@ -109,7 +118,7 @@ async def _from_ggml(checkpoint: Checkpoint, name: str) -> WhisperFiles:
     generation = {"suppress_tokens": sorted(not_speech(ranks)), "begin_suppress_tokens": [*first(ranks, b" "), len(words)],
                   "no_timestamps_token_id": control["<|notimestamps|>"]}
     settings = {"control_tokens": control, "eos_token_id": len(words)}
-    return WhisperFiles(config, generation, tensors, TokenizerFiles("words", words, settings))
+    return WhisperFiles(config, generation, tensors, TokenizerFiles("words", words, settings, name), Origin(name, GGML_NAMES))
 
 
 def from_ggml_name(name: str) -> str:
@@ -148,12 +157,9 @@ def ggml_config(sizes: Mapping[str, int], tensors: Mapping[str, TensorInfo], fil
         inner[half] = fc1.shape[0]
     return {
         "model_type": "whisper", "activation_function": "gelu", "scale_embedding": False,
-        "d_model": sizes["n_audio_state"], "vocab_size": sizes["n_vocab"], "num_mel_bins": sizes["n_mels"],
-        "encoder_layers": sizes["n_audio_layer"], "decoder_layers": sizes["n_text_layer"],
-        "encoder_attention_heads": sizes["n_audio_head"], "decoder_attention_heads": sizes["n_text_head"],
+        **{ours: sizes[theirs] for ours, theirs in GGML_NAMES.items() if theirs in sizes},
         "encoder_ffn_dim": inner["encoder"], "decoder_ffn_dim": inner["decoder"],
-        "max_source_positions": sizes["n_audio_ctx"], "max_target_positions": sizes["n_text_ctx"],
-    }  # fmt: skip
+    }
 
 
 def not_speech(ranks: Mapping[bytes, int]) -> set[int]:
