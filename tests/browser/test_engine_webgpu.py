@@ -13,7 +13,7 @@ import pytest
 
 from candlewick.executors.webgpu import KERNELS
 from candlewick.executors.webgpu.elementwise import FORMULAS, kernel
-from candlewick.executors.webgpu.variants import VARIANTS, variant
+from candlewick.executors.webgpu.variants import ANYWHERE, VARIANTS, variant
 from tests.browser.engine_site import MINIATURE, ROOT, answer_with, needs_miniature, noise_wav, open_page, serving
 from tests.browser.test_engine import load
 from tests.conftest import CHROMIUM_FLAGS, chromium_path
@@ -92,7 +92,8 @@ def test_every_kernel_compiles(page):
     sources = {path.stem: path.read_text() for path in KERNELS.glob("*.wgsl")}
     sources |= {op: kernel([(op, (0, 1)[: 1 + ("{1}" in formula)])], 2) for op, formula in FORMULAS.items()}
     there = page.evaluate("async () => [...(await navigator.gpu.requestAdapter()).features]")
-    forms = [(name, form) for name, known in VARIANTS.items() for form in known if set(form) <= set(there)]
+    forms = [(name, form) for name, known in VARIANTS.items() for form in known if set(form) <= {*there, *ANYWHERE}]
+    assert ("tiles", ("blocks",)) in forms
     sources |= {f"{name}+{form}": variant(name, form) for name, form in forms}
     assert len(sources) > 30
     assert page.evaluate(COMPILE, sources) == []

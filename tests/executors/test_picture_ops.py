@@ -198,7 +198,7 @@ async def test_attention_with_bias(executor, batch, h, hk, n, m, d, each):
 @pytest.mark.parametrize(
     "batch,height,width,n_head,d,window",
     [(1, 14, 21, 2, 32, 7), (1, 10, 9, 2, 32, 7), (2, 5, 4, 3, 10, 3), (1, 15, 16, 1, 32, 14), (1, 3, 3, 2, 7, 4),
-     (1, 2, 2, 1, 4, 1)],
+     (1, 2, 2, 1, 4, 1), (1, 6, 4, 1, 60, 5), (1, 17, 18, 1, 8, 17)],
 )
 async def test_window_attention(executor, batch, height, width, n_head, d, window):
     c, n = n_head * d, window * window

@@ -43,7 +43,8 @@ class NoDevice:
         self.features = {"subgroups"} if subgroup else set()
 
 
-OPS = {"linear": "linear", "attention": "attention", "attention_few": "attention", "rope": "update", "copy": "rows"}
+OPS = {"linear": "linear", "tiles": "linear", "attention": "attention", "attention_few": "attention", "rope": "update",
+       "copy": "rows"}
 """The instruction whose share of a table or cache a kernel reads or writes; `rows` of linear.wgsl is an embedding."""
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from math import prod
+from typing import Any
 
 import numpy as np
 
-from ...program import Instruction
+from ...program import Instruction, Value
 from ..views import View, strided
 from .lazy import Normed
 from .lowering import DTYPES, Buffer, Lowering, lowers, rows_of, words
@@ -16,6 +17,11 @@ FEW_ROWS = 4
 """Up to so many rows a product is made column by column, above in tiles."""
 FEW_QUERIES = 8
 """Up to so many queries of one head of keys, attention shares its keys out among workgroups."""
+BUSY_GROUPS, BUSY_THREADS = 32, 8192
+"""Of a product of many rows: an RTX 4060 has 24 processors, an M2 10, of which each runs 128 threads at once and wants several
+times as many to choose from; an Iris Xe runs 1536 lanes."""
+WINDOW_ROOM = 448
+"""Groups of four numbers of keys, and as many of values, that a workgroup of window_attention.wgsl holds."""
 MAX_HEAD = 128
 """Largest d of a head that the attention kernels take."""
 
@@ -48,28 +54,49 @@ def _product(
             ends = [norm.weight, norm.bias]
             constants |= {"NORM": 1 if norm.bias is None else 2, "NORM_W": words(norm.weight), "EPS": norm.eps}
             constants |= {"NORM_B": words(norm.bias)} if norm.bias is not None else {}
-        constants |= {"LANES": s.lanes}
+        constants |= {"TEAMS": s.teams}
     for w, first, part in s.matrix(weight):
         more: dict[str, float] = {"N": part, "Y": words(y) + first}
         if b is not None:
             more |= {"HAS_BIAS": 1, "BIAS": words(b) + first}
         if r is not None:
             more |= {"HAS_RESIDUAL": 1, "RESIDUAL": words(r) + row * n + first, "LDR": n}
+        bindings = [x, w, b, r, y, s.scalars, *([..., *ends] if ends else [])]
         if entry == "tiles":
-            n_groups = -(-part // 64) * -(-m // 64)
-        elif entry == "few":
-            n_groups = -(-part // 4) * m
-        else:
-            n_groups = -(-(part // 2 if gated else part) // ((2 if gated else 4) * (64 // s.lanes)))
-        if ends:
-            kernel = s.form("linear", "subgroups") if s.teams else "linear"
-        else:
-            kernel = s.form("linear", "shader-f16") if entry == "tiles" and weight.dtype == "f16" else "linear"
-        s.call(kernel, [x, w, b, r, y, s.scalars, *([..., *ends] if ends else [])], n_groups, entry, **constants, **more)
+            _tiles(s, weight, bindings, m, part, **constants, **more)
+            continue
+        n_groups = -(-part // 4) * m
+        if entry != "few":
+            n_groups = -(-(part // 2 if gated else part) // ((2 if gated else 4) * s.teams))
+        s.call(s.form("linear", "subgroups") if ends else "linear", bindings, n_groups, entry, **constants, **more)
+
+
+def _tiles(s: Lowering, weight: Value, bindings: list[Any], m: int, n: int, **constants: float) -> None:
+    """A product of many rows, or a convolution, by tiles.wgsl."""
+    across, down, slices = tile_shape(m, n)
+    packed = DTYPES.get(weight.dtype, 0) > DTYPES["bf16"]
+    kernel = s.form("tiles", "blocks") if packed else s.form("tiles", *["shader-f16"] * (weight.dtype == "f16"))
+    s.call(kernel, bindings, -(-n // (4 * across)) * -(-m // (8 * down)), **constants,
+           ACROSS=across, DOWN=down, SLICES=slices)
+
+
+def tile_shape(m: int, n: int) -> tuple[int, int, int]:
+    """(threads across, threads down, slices of k) of the workgroups that make an (m, n) product, 4 columns and 8 rows a thread:
+    tiles of 64 x 64 where the product has enough of them to keep a GPU busy. Fewer rows than 64 have lower tiles; narrower ones
+    make more workgroups, though each reads its rows of x again; slices make more threads, which hide the memory's latency."""
+    down = 8 if m > 32 else 4 if m > 16 else 2
+    across = 16
+    while across > 4 and -(-n // (4 * across)) * -(-m // (8 * down)) < BUSY_GROUPS:
+        across //= 2
+    threads = -(-n // (4 * across)) * -(-m // (8 * down)) * across * down
+    slices = 1
+    while slices < 4 and threads * slices < BUSY_THREADS and 2 * slices * across * down <= 256:
+        slices *= 2
+    return across, down, slices
 
 
 def _entry(x: View, m: int, k: int, ldx: int, dtype: float) -> str:
-    """The entry point of linear.wgsl for m rows of k at a distance of ldx."""
+    """The entry point of linear.wgsl for m rows of k at a distance of ldx; `tiles` stands for tiles.wgsl."""
     if m > FEW_ROWS:
         return "tiles"
     if words(x) % 4 or (m > 1 and ldx % 4) or k % (4 if dtype == 0 else 8 if dtype < 3 else 32):
@@ -146,7 +173,8 @@ def _conv2d(s: Lowering, i: Instruction) -> View:
             raise ValueError(f"conv2d: a depthwise kernel of {kh} x {kw}; the webgpu executor has square ones")
         s.call("depthwise", bindings, -(-m * c_out // 256), C=c_out, TAPS=kh, **constants)
     else:
-        s.call("conv2d", bindings, -(-m // 64) * -(-c_out // 64), C_IN=c_in, N=c_out, KH=kh, KW=kw, **constants)
+        _tiles(s, weight, [*bindings, s.scalars], m, c_out, C_IN=c_in, N=c_out, K=kh * kw * c_in, KH=kh, KW=kw, LDX=0,
+               LDY=c_out, LDR=c_out, **constants)
     return y
 
 
@@ -251,9 +279,11 @@ def _window_attention(s: Lowering, i: Instruction) -> View:
     bias = s.contiguous(s.view(i.args[1])) if i.args[1] is not None else None
     outside = s.contiguous(s.view(i.args[2])) if i.args[2] is not None else None
     rows, columns = -(-height // window), -(-width // window)
+    n = window * window
+    chunks = -(-n // (WINDOW_ROOM // (-(-d // 16) * 4) // 4 * 4))
     constants: dict[str, float] = {"HAS_BIAS": 1, "BIAS": words(bias)} if bias is not None else {}
     constants |= {"OUTSIDE": words(outside)} if outside is not None else {}
     s.call("window_attention", [qkv, bias, outside, y], batch * rows * columns * n_head, BATCH=batch, HEIGHT=height,
            WIDTH=width, WINDOW=window, HEADS=n_head, D=d, ROWS=rows, COLUMNS=columns, QKV=words(qkv), Y=words(y),
-           SCALE=i.attrs["scale"] or d**-0.5, **constants)
+           SCALE=i.attrs["scale"] or d**-0.5, THREADS=min(256, -(-n // 32) * 32), CHUNK=-(-n // chunks // 4) * 4, **constants)
     return y

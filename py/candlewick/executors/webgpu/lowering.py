@@ -24,7 +24,7 @@ from ...program import Instruction, Program, Value
 from ..views import WORD, View, merge_axes, strided
 from .fusion import find_gates, find_heads
 from .lazy import Lazy
-from .variants import variant
+from .variants import ANYWHERE, variant
 
 DEFAULT_LIMITS = {
     "maxStorageBufferBindingSize": 1 << 27, "maxBufferSize": 1 << 28, "maxStorageBuffersPerShaderStage": 8,
@@ -104,10 +104,9 @@ class Lowering:
         self.reads.update(v.name for v in self.program.outputs.values() if v.kind == "temp")
         self.gates, self.heads = find_gates(self.program, self.reads), find_heads(self.program)
         self.placed: set[int] = set()
-        least, most = (self.limits.get(f"subgroup{end}Size", 0) for end in ("Min", "Max"))
-        self.teams = "subgroups" in self.features and least == most and 64 % most == 0 if most else False
-        """Whether products of few rows may rely on subgroups of one size."""
-        self.lanes = most if self.teams else 16
+        least = self.limits.get("subgroupMinSize", 0)
+        self.teams = max(1, min(16, 64 // least)) if "subgroups" in self.features and least else 4
+        """Teams of threads in a workgroup of products of few rows: as many as its 64 threads have subgroups at most."""
         self.written = {i.out.name for i in code if i.out.kind == "state"}
 
     def buffer(self, shape: tuple[int, ...]) -> View:
@@ -126,7 +125,7 @@ class Lowering:
 
     def form(self, kernel: str, *features: str) -> str:
         """The name of a kernel in the form that uses those of these features that the device has."""
-        there = [f for f in features if f in self.features]
+        there = [f for f in features if f in self.features | ANYWHERE]
         if not there:
             return kernel
         name = "+".join([kernel, *there])

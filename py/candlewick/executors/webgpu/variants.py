@@ -1,5 +1,5 @@
-"""Other forms of kernels for devices that can more: sums across a subgroup, weights as float16 in workgroup memory. A kernel's
-file is its plain form and valid as it stands; a form has other texts in the place of some of its functions."""
+"""Other forms of kernels: sums across a subgroup, weights as float16 in workgroup memory, tiles of block-quantised weights. A
+kernel's file is its plain form and valid as it stands; a form has other texts in the place of some of its functions."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from pathlib import Path
 KERNELS = Path(__file__).with_name("kernels")
 VARIANTS = {
     "layer_norm": [("subgroups",)], "rms_norm": [("subgroups",)], "softmax": [("subgroups",)], "reduce": [("subgroups",)],
-    "linear": [("subgroups",), ("shader-f16",)],
+    "linear": [("subgroups",)], "tiles": [("blocks",), ("shader-f16",)],
 }
 """The forms that lowering may choose."""
+ANYWHERE = {"blocks"}
+"""What asks for no feature of the device."""
 
 # How lanes are spread over subgroups is left to the driver, so nothing here supposes it.
 TOTAL = """fn total(lane: u32, mine: f32) -> f32 {
@@ -29,18 +31,29 @@ TOTAL = """fn total(lane: u32, mine: f32) -> f32 {
 }
 """
 WHEREABOUTS = """var<workgroup> teams: atomic<u32>;
+var<workgroup> n_teams: u32;
 
-fn whereabouts(lane: u32) -> vec2u {
+fn whereabouts(lane: u32) -> vec3u {
     if (lane == 0) { atomicStore(&teams, 0u); }
     workgroupBarrier();
     let member = subgroupExclusiveAdd(1u);
     var team = 0u;
     if (member == 0u) { team = atomicAdd(&teams, 1u); }
-    return vec2u(subgroupBroadcastFirst(team), member);
+    team = subgroupBroadcastFirst(team);
+    workgroupBarrier();
+    if (lane == 0) { n_teams = atomicLoad(&teams); }
+    return vec3u(team, member, subgroupAdd(1u));
 }
+"""
+THERE = """fn there() -> u32 { return workgroupUniformLoad(&n_teams); }
 """
 SHARE = """fn share(lane: u32, mine: ptr<function, array<f32, 16>>) {
     for (var i = 0u; i < 16; i++) { (*mine)[i] = subgroupAdd((*mine)[i]); }
+}
+"""
+FOUR_OF_BLOCKS = """fn four_weights(row: u32, k: u32) -> vec4f {
+    let i = row * K + k;
+    return quad(i / 32, i % 16 / 4, i % 32 / 16);
 }
 """
 TEAM_SUM = """fn team_sum(first: u32, i: u32, mine: ptr<function, array<f32, 16>>) -> f32 { return (*mine)[i]; }
@@ -53,11 +66,14 @@ def variant(kernel: str, features: Sequence[str]) -> str:
     head = ""
     if "shader-f16" in features:
         head += "enable f16;\n"
-        text = _once(text, r"alias Stored = f32;", "alias Stored = f16;")
+        text = _once(text, r"alias Stored = vec4f;", "alias Stored = vec4h;")
+    if "blocks" in features:
+        opened = re.findall(r"^// ---- blocks.*?(?=^// ----)", (KERNELS / "linear.wgsl").read_text(), re.MULTILINE | re.DOTALL)
+        text = _replaced(text, "four_weights", opened[0] + FOUR_OF_BLOCKS)
     if "subgroups" in features:
         head += "enable subgroups;\n"
         if kernel == "linear":
-            for name, other in (("whereabouts", WHEREABOUTS), ("share", SHARE), ("team_sum", TEAM_SUM)):
+            for name, other in (("whereabouts", WHEREABOUTS), ("there", THERE), ("share", SHARE), ("team_sum", TEAM_SUM)):
                 text = _replaced(text, name, other)
         else:
             (threads,) = re.findall(r"@workgroup_size\((\d+)\)", text)
