@@ -101,7 +101,7 @@ def site(built: None) -> Iterator[str]:
 def browser() -> Iterator:
     """Chromium, headless, driven by Playwright (sync API). Make a context of your own: browser.new_context()."""
     playwright_api = pytest.importorskip("playwright.sync_api", reason="no playwright: pip install -r requirements-dev.txt")
-    playwright_api.expect.set_options(timeout=30_000)  # no test is about speed, and a busy machine is slow
+    playwright_api.expect.set_options(timeout=60_000)  # no test is about speed, and a busy machine is slow
     with playwright_api.sync_playwright() as playwright:
         try:
             chromium = playwright.chromium.launch(executable_path=chromium_path(), args=CHROMIUM_FLAGS)

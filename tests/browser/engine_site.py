@@ -10,7 +10,6 @@ import base64
 import io
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +20,7 @@ import pytest
 from setup.server import Handler, Server
 
 ROOT = Path(__file__).resolve().parents[2]
+GATE = Path(__file__).with_name("gate.js")
 TINY = "whisper-tiny.en"
 MINIATURE = "test-whisper"
 JFK = ROOT.parent / "shared" / "data" / "audio" / "jfk.flac"
@@ -93,9 +93,12 @@ def answer_with(body: bytes, kind: str) -> Fault:
     return answer
 
 
-def cut_off(after: int, path: Path, times: int = 1) -> Fault:
-    """The first `times` requests get only `after` bytes of the file at `path`, then the connection ends."""
-    left = [times]
+def cut_off(after: int, path: Path, seen: threading.Event) -> Fault:
+    """The first request gets only `after` bytes of the file at `path`; once they are `seen`, the connection ends.
+
+    A browser forgets what it has not handed out yet when the connection ends.
+    """
+    left = [1]
 
     def answer(handler: Handler) -> bool:
         if left[0] == 0:
@@ -105,7 +108,7 @@ def cut_off(after: int, path: Path, times: int = 1) -> Fault:
         handler.answer(200, {"Content-Type": "application/octet-stream"}, length=path.stat().st_size)
         handler.wfile.write(path.read_bytes()[:after])
         handler.wfile.flush()
-        time.sleep(0.5)  # a browser forgets what it has not handed out yet when the connection ends
+        seen.wait(120)
         return True
 
     return answer
@@ -138,7 +141,7 @@ async () => {
     worker.onerror = (event) => resolve({ error: { message: event.message } });
   });
   window.until = async (is) => {
-    for (let i = 0; i < 1200; i++) {
+    for (const end = Date.now() + 240_000; Date.now() < end;) {
       if (await is()) return;
       await new Promise((resolve) => setTimeout(resolve, 50));
     }
@@ -148,10 +151,16 @@ async () => {
 """
 
 
-def open_page(context: Any, site: FaultySite, sound: bytes = b"") -> Any:
-    """A page without scripts on the site's origin, with HELPERS; `sound` becomes the ArrayBuffer window.sound."""
+def open_page(context: Any, site: FaultySite, sound: bytes = b"", gated: bool = False) -> Any:
+    """A page without scripts on the site's origin, with HELPERS; `sound` becomes the ArrayBuffer window.sound.
+
+    gated: its engines can be held (gate.js).
+    """
     page = context.new_page()
+    page.set_default_timeout(60_000)
     page.goto(f"{site.address}/web/none.html")
+    if gated:
+        page.evaluate(f"() => {{ {GATE.read_text()} }}")
     page.evaluate(HELPERS)
     if sound:
         page.evaluate("(text) => { window.sound = Uint8Array.from(atob(text), (c) => c.charCodeAt(0)).buffer; }",

@@ -14,21 +14,26 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[2]
 JFK = ROOT.parent / "shared" / "data" / "audio" / "jfk.flac"
 SAMPLE = ROOT / "web" / "samples" / "candle.wav"
-READY_MS = 120_000  # the first start on a busy machine
-DONE_MS = 120_000
+READY_MS = 240_000  # the first start on a busy machine; nothing waits longer than it must
+DONE_MS = 240_000
+GATE = Path(__file__).with_name("gate.js")
 
 # A browser without a graphics processor says so itself, whatever the page does.
 HARMLESS = ("No available adapters", "WebGPU")
 
 
 @contextmanager
-def visit(browser, site: str, path: str = "/web/whisper/", *, allow: tuple[str, ...] = (), **context) -> Iterator:
+def visit(browser, site: str, path: str = "/web/whisper/", *, allow: tuple[str, ...] = (), gated: bool = False,
+          **context) -> Iterator:
     """A page in a fresh profile. At the end its console must hold no error, and nothing may have left the site.
 
-    allow: parts of console errors that the test provokes.
+    allow: parts of console errors that the test provokes. gated: its engine can be held, see `hold`.
     """
     context.setdefault("viewport", {"width": 1280, "height": 800})
     fresh = browser.new_context(accept_downloads=True, **context)
+    fresh.set_default_timeout(60_000)
+    if gated:
+        fresh.add_init_script(path=GATE)
     page = fresh.new_page()
     wrong: list[str] = []
     page.on("console", lambda m: m.type == "error" and wrong.append(m.text))
@@ -119,3 +124,103 @@ def until(page, ask: str, timeout: int = READY_MS):
       }}
       throw new Error("not within {timeout} ms: " + ask);
     }}""")
+
+
+# ---- what is in the middle ----------------------------------------------------------------------------------------------
+# A test must not expect to come in time: a fast machine is done before Stop is pressed, a slow one has not begun.
+
+
+def hold(page, event: str, **more) -> None:
+    """The engine of a gated page stops behind its next message of this kind, until it is cancelled or released.
+
+    more: stage; least, what its `done` is at least; nth, that message counted from now.
+    """
+    page.evaluate("(wanted) => gate.hold(wanted)", {"event": event, **more})
+
+
+def wait_held(page) -> None:
+    """It has come there."""
+    page.wait_for_function("() => gate.holds", timeout=DONE_MS)
+
+
+def release(page) -> None:
+    page.evaluate("() => gate.release()")
+
+
+@contextmanager
+def held_back(page, pattern: str) -> Iterator:
+    """What the pages of a context ask for at such an address waits; inside, calling what is given lets it go on."""
+    waiting, open_ = [], []
+
+    def answer(route) -> None:
+        if open_:
+            route.continue_()
+        else:
+            waiting.append(route)
+
+    def let_go() -> None:
+        open_.append(True)
+        for route in waiting:
+            try:
+                route.continue_()
+            except Exception as error:  # whoever asked may have given up meanwhile
+                assert "Protocol error" in str(error) or "closed" in str(error), error
+        waiting.clear()
+
+    page.context.route(pattern, answer)
+    try:
+        yield let_go
+    finally:
+        let_go()
+
+
+def copied(page, press) -> None:
+    """Copy something: its button says so, for a moment that a busy machine may miss."""
+    page.evaluate("""() => {
+      window.saidCopied = false;
+      const watch = new MutationObserver((all) => {
+        if (!all.some(({ target }) => target.localName === "button" && target.textContent === "Copied")) return;
+        window.saidCopied = true;
+        watch.disconnect();
+      });
+      watch.observe(document.body, { subtree: true, childList: true });
+    }""")
+    press()
+    page.wait_for_function("() => saidCopied", timeout=DONE_MS)
+
+
+def engine_is_gone(page) -> None:
+    """The page has noticed that its worker ended: nobody holds or awaits the worker's lock."""
+    until(page, """async () => {
+      const { held, pending } = await navigator.locks.query();
+      return ![...held, ...pending].some(({ name }) => name.startsWith("candlewick engine"));
+    }""")
+
+
+# A film that the browser itself makes: moving pictures, with a tone where it is loud. It is as long as it must be for something
+# of each to be in it.
+FILM = """async (loud) => {
+  const canvas = document.createElement("canvas"), pen = canvas.getContext("2d"), stream = canvas.captureStream(20);
+  const context = loud ? new AudioContext() : null, parts = [];
+  if (context) {
+    const to = context.createMediaStreamDestination(), tone = context.createOscillator();
+    tone.connect(to);
+    tone.start();
+    await context.resume();
+    stream.addTrack(to.stream.getAudioTracks()[0]);
+  }
+  const tape = new MediaRecorder(stream, { mimeType: "video/webm" });
+  tape.ondataavailable = ({ data }) => parts.push(data);
+  const ended = new Promise((resolve) => { tape.onstop = resolve; });
+  tape.start(100);
+  const from = context?.currentTime ?? 0, enough = () => parts.reduce((sum, { size }) => sum + size, 0) > 500;
+  for (let i = 0; i < 12 || !enough() || (context && context.currentTime - from < 1); i++) {
+    if (i > 1200) throw new Error(`no film: ${parts.length} parts, tone at ${context?.currentTime}`);
+    pen.fillRect(i % 200, i % 100, 9, 9);
+    await new Promise((resolve) => setTimeout(resolve, 50));
+  }
+  tape.stop();
+  await ended;
+  await context?.close();
+  return new Blob(parts);
+}"""

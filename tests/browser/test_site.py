@@ -43,7 +43,7 @@ def test_policy_stops_eval_inline_scripts_and_foreign_hosts(page):
           script.textContent = "window.ran = true";
           document.body.append(script);
           await fetch("https://example.org/").catch(() => {});
-          await new Promise((resolve) => setTimeout(resolve, 100));
+          for (let i = 0; new Set(seen).size < 2 && i < 600; i++) await new Promise((resolve) => setTimeout(resolve, 100));
           return [window.ran ?? false, ...new Set(seen)];
         }"""
     )

@@ -55,7 +55,8 @@ class Flaky(http.server.BaseHTTPRequestHandler):
         stop = end if server.drop_after is None else min(end, start + server.drop_after)
         for i in range(start, stop, 10_000):
             self.wfile.write(data[i : min(stop, i + 10_000)])
-            time.sleep(server.pause)
+            if server.wait_after is not None and i + 10_000 >= server.wait_after:
+                server.go_on.wait(120)
         if stop < end:
             self.close_connection = True
 
@@ -74,7 +75,8 @@ class Flaky(http.server.BaseHTTPRequestHandler):
 @pytest.fixture
 def remote():
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Flaky)
-    server.files, server.asked, server.ranges, server.drop_after, server.pause = {"/x": DATA}, [], True, None, 0
+    server.files, server.asked, server.ranges, server.drop_after = {"/x": DATA}, [], True, None
+    server.wait_after, server.go_on = None, threading.Event()
     server.url = f"http://127.0.0.1:{server.server_port}"
     threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     yield server
@@ -104,7 +106,7 @@ def test_part_of_an_earlier_start_is_used(remote, tmp_path):
 
 
 def test_killed_download_goes_on_at_the_next_start(remote, tmp_path):
-    remote.pause = 0.05
+    remote.wait_after = 60_000
     code = (
         "import sys; from pathlib import Path; from setup.fetch import *\n"
         f"download(Remote({remote.url + '/x'!r}), Path(sys.argv[1]), {len(DATA)}, {SHA!r}, 'x')"
@@ -112,14 +114,15 @@ def test_killed_download_goes_on_at_the_next_start(remote, tmp_path):
     command = [sys.executable, "-c", code, tmp_path / "x"]
     process = subprocess.Popen(command, cwd=REPOSITORY, stderr=subprocess.DEVNULL)
     part = tmp_path / "x.part"
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     while not (part.exists() and part.stat().st_size >= 50_000) and time.monotonic() < deadline:
         time.sleep(0.01)
     process.send_signal(signal.SIGKILL)
     process.wait()
     kept = part.stat().st_size
     assert 50_000 <= kept < len(DATA) and not (tmp_path / "x").exists()
-    remote.pause = 0
+    remote.wait_after = None
+    remote.go_on.set()
     subprocess.run(command, cwd=REPOSITORY, check=True, capture_output=True)
     assert (tmp_path / "x").read_bytes() == DATA and remote.asked == [None, f"bytes={kept}-"]
 
@@ -475,7 +478,7 @@ def test_two_set_ups_wait_for_each_other(tmp_path):
     command = [sys.executable, "-c", code, tmp_path / "lock"]
     with (tmp_path / "log").open("w") as log:
         both = [subprocess.Popen(command, cwd=REPOSITORY, stdout=log, stderr=subprocess.DEVNULL) for _ in range(2)]
-        assert [process.wait(20) for process in both] == [0, 0]
+        assert [process.wait(120) for process in both] == [0, 0]
     assert (tmp_path / "log").read_text().split() == ["in", "out", "in", "out"]
 
 
