@@ -299,6 +299,24 @@ async def test_attention_shares_its_keys_out(host, rng, heads, kv_heads, n, keys
     assert found == wanted + Counter({"attention_few combine": 2} if few and keys > 512 else {})
 
 
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "n", "keys", "d"), [(4, 2, 40, 100, 128), (3, 1, 17, 33, 70), (2, 2, 33, 65, 61), (6, 2, 64, 97, 16)]
+)
+async def test_attention_of_many_rows(host, rng, heads, kv_heads, n, keys, d):
+    """Rows and keys that do not fill their blocks, heads of all widths, all that a score may have."""
+    shapes = {"q": (2, heads, n, d), "k": (2, kv_heads, keys, d), "v": (2, kv_heads, keys, d), "bias": (heads, n, keys)}
+    inputs = {name: rng.normal(0, 1, shape).astype(np.float32) for name, shape in shapes.items()}
+
+    def fn(_, q, k, v, bias, start):
+        return {"all": ops.attention(q, k, v), "causal": ops.attention(q, k, v, start=start, causal=True),
+                "biased": ops.attention(q, k, v, bias=bias * 3.0)}
+
+    got, want, program = await both(host, fn, inputs, {"start": max(0, keys - n)})
+    for name in want:
+        close(got[name], want[name], 4e-6)
+    assert kernels(program)[0]["attention main"] == 3
+
+
 # ---- forms and limits
 
 
@@ -436,6 +454,16 @@ async def test_miniatures_step_by_step(host, model, entries):
 
 
 # ---- what it costs
+
+
+def test_tiles_read_little_for_what_they_compute():
+    """A Whisper encoder's product: 64 rows of x and 64 of w for 2 x 64 x 64 operations at a time, and what the edges waste."""
+    def fn(h, x):
+        return ops.linear(x, h.w)
+
+    holder = holding(w=np.zeros((1536, 384), np.float32))
+    program = trace(lambda x: fn(holder, x), {"x": Spec((1500, 384))})
+    assert 1 / 16 <= count(optimise(program), 0, 0)["tile_bytes_an_operation"] <= 1.03 / 16
 
 
 async def test_dispatches_of_a_layer():

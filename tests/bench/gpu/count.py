@@ -7,6 +7,8 @@ No device is needed. Without a MODEL: the three of the pages. For each stage:
 bytes       what the dispatches read and write, as they are lowered: of a weight each kernel's share once, of a cache the keys
             that are there, of activations each operand of a dispatch once
 floor       weights and state once, and of activations only what enters and leaves the stage
+of tiles    bytes that workgroups of products of many rows read for each operation, from memory or a cache: what they read again
+            for each tile counts each time. Times the rate that one hopes for, this is the bandwidth that the cache must have
 least time  on three GPUs, by the makers' bandwidth and float32 rate: the larger of floor / bandwidth and operations / rate, and
             behind it the same with the bytes that the dispatches move and LAUNCH_US for each dispatch
 """
@@ -80,6 +82,22 @@ def moved_bytes(program: Any, lowering: Any, position: int) -> int:
     return total
 
 
+def tile_reads(dispatches: Any) -> float:
+    """Bytes an operation that the workgroups of tiles.wgsl read: for each k, 8 rows and 4 columns of a thread."""
+    from candlewick.dtypes import n_bytes
+    from candlewick.executors.webgpu.lowering import DTYPES
+
+    sizes = {number: n_bytes(dtype, 256) / 256 for dtype, number in DTYPES.items()}
+    read = work = 0.0
+    for d in dispatches:
+        c = dict(d.constants)
+        if d.kernel.startswith("tiles"):
+            groups = -(-c["N"] // (4 * c["ACROSS"])) * -(-c["M"] // (8 * c["DOWN"]))
+            read += groups * c["K"] * (8 * c["DOWN"] * 4 + 4 * c["ACROSS"] * sizes[int(c["DTYPE"])])
+            work += 2 * c["M"] * c["N"] * c["K"]
+    return round(read / work, 4) if work else 0.0
+
+
 def count(program: Any, position: int, subgroup: int) -> dict[str, Any]:
     """One optimised Program as the webgpu executor lowers it."""
     from candlewick.executors.webgpu import WebgpuExecutor
@@ -101,7 +119,8 @@ def count(program: Any, position: int, subgroup: int) -> dict[str, Any]:
     return {
         "entry": program.name, "dispatches": len(lowering.dispatches), "a_layer": a_layer(program, lowering),
         "pipelines": len(pipelines), "kernels": dict(kernels.most_common()), "operations": flops, "bytes": moved,
-        "floor_bytes": kept + ends, "bytes_over_floor": round(moved / max(1, kept + ends), 3), "times": times,
+        "floor_bytes": kept + ends, "bytes_over_floor": round(moved / max(1, kept + ends), 3),
+        "tile_bytes_an_operation": tile_reads(lowering.dispatches), "times": times,
     }
 
 
@@ -139,7 +158,8 @@ def main() -> None:
         layer = f" ({row['a_layer']} a layer)" if row["a_layer"] else ""
         print(f"{row['model']} {row['entry']}: {row['dispatches']} dispatches{layer} of {row['pipelines']} pipelines; "
               f"{row['operations'] / 1e9:.2f} G operations; {row['bytes'] / 1e6:.1f} MB, "
-              f"floor {row['floor_bytes'] / 1e6:.1f} MB ({row['bytes_over_floor']})")
+              f"floor {row['floor_bytes'] / 1e6:.1f} MB ({row['bytes_over_floor']})"
+              + (f"; of tiles {tiles} bytes an operation" if (tiles := row["tile_bytes_an_operation"]) else ""))
         print("  " + ", ".join(f"{kernel} {n}" for kernel, n in row["kernels"].items()))
         print("  " + ", ".join(f"{name} {t['least_ms']} / {t['expected_ms']} ms" for name, t in row["times"].items()))
 

@@ -249,7 +249,7 @@ def _attention(s: Lowering, i: Instruction) -> View:
         constants |= {"HAS_BIAS": 1, **_strides("BIAS", bias, axes)}
     rows = n * h // hk
     if rows > FEW_QUERIES or d % 4 or any(words(x) % 4 or any(st % 4 for st in x.strides[:3]) for x in (q, k, v)):
-        s.call("attention", [q, k, v, bias, y, s.scalars], -(-rows // 16) * hk * batch, **constants)
+        s.call("attention", [q, k, v, bias, y, s.scalars], -(-rows // 32) * hk * batch, **constants)
         return y
     splits, keys = parts_of_keys(m, hk * batch)
     left = y if splits == 1 else s.buffer((batch, h, n, splits, d + 2))
