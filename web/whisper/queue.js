@@ -43,8 +43,12 @@ export class Queue {
     }
     this.jobs.push(job);
     this.#paused = false;
-    if (!this.running) this.show(job, true);
-    else announce(`${job.name} waits for ${this.running.name}`);
+    if (!this.running) {
+      this.show(job, true);
+    } else {
+      announce(`${job.name} waits for ${this.running.name}`);
+      this.onChange(job, "state");                        // in the list at once, not when the other one gets on
+    }
     this.#next();
     return job;
   }
