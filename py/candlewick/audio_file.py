@@ -75,6 +75,8 @@ def read_audio_file(path: str | Path) -> tuple[np.ndarray, int]:
 
 
 def _head(path: Path) -> bytes:
+    if path.is_fifo() or (path.is_char_device() and path.name != "null"):
+        raise AudioError(f"{path}: a pipe or a device, where nothing can be read twice; save the sound to a file first")
     with path.open("rb") as file:
         return file.read(12)
 

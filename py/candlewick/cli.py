@@ -16,7 +16,7 @@ try:
 except ModuleNotFoundError:  # the library alone wants NumPy only
     sys.exit("candlewick: the command line needs typer and rich: pip install 'candlewick[cli]'")
 
-from candlewick.commands.common import failures
+from candlewick.commands.common import Failure, failures, only_with
 
 app = typer.Typer(
     help="Speech recognition, image segmentation and text generation in Python, as in the browser page; and a look inside.",
@@ -67,7 +67,8 @@ class Format(enum.StrEnum):
 
 ModelOption = Annotated[str, typer.Option("--model", "-m", help="Checkpoint folder, or the name of one under models/.")]
 ThreadsOption = Annotated[int | None, typer.Option(
-    **number(int, 1), help="Threads of the wasm executor; default: one in CPython, as many as the page takes in a browser.")]
+    **number(int, 1, 256), help=(
+        "Threads of the wasm executor; default: one in CPython, as many as the page takes in a browser."))]
 TextModelOption = Annotated[str, typer.Option("--model", "-m", help=(
     "Checkpoint folder, the name of one under models/, or a .gguf or llama2.c .bin file."))]
 CapacityOption = Annotated[int | None, typer.Option(
@@ -124,6 +125,8 @@ def transcribe(
     with failures(input="recording"):
         from candlewick.commands.transcribe import transcribe as run
 
+        only_with("--carry-prompt", carry_prompt, "--prompt", prompt is not None)
+        only_with("--words", words, "--format json, or --line", format == Format.json or line is not None)
         run(audio, model, executor.value, threads, format.value, output, quiet, line,
             options={
                 "initial_prompt": prompt, "carry_initial_prompt": carry_prompt, "hotwords": hotwords, "beam_size": beam,
@@ -142,7 +145,8 @@ def segment(
     everything: Annotated[bool, typer.Option("--everything", help="All objects, from a grid of points.")] = False,
     multimask: Annotated[bool, typer.Option("--multimask", help="Three candidates, best first.")] = False,
     cutout: Annotated[bool, typer.Option("--cutout", help="PNG: the object on a transparent ground.")] = False,
-    points_per_side: Annotated[int, typer.Option(**number(int, 1, 128), help="Of the grid of --everything.")] = 32,
+    points_per_side: Annotated[int | None, typer.Option(**number(int, 1, 128), help=(
+        "Of the grid of --everything; default: 32."))] = None,
     model: Annotated[str, typer.Option("--model", "-m", help=(
         "Checkpoint folder, the name of one under models/, or a MobileSAM .pt."))] = SAM_MODEL,
     executor: Annotated[Executor, typer.Option(help="auto: wasm where it runs, else numpy.")] = Executor.auto,
@@ -193,14 +197,18 @@ def generate(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Nothing but the text.")] = False,
 ) -> None:
     """Write on from PROMPT, or chat: text on standard output as it comes. Ctrl-C stops and keeps it."""
-    if greedy and repeat_penalty is None:
-        repeat_penalty = 1.0
     given = {"max_tokens": max_tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p,
              "repeat_penalty": repeat_penalty, "seed": seed, "stop": tuple(stop or ()), "greedy": greedy or None}
+    if greedy and repeat_penalty is None:
+        given["repeat_penalty"] = 1.0
     with failures():
         from candlewick.commands.generate import Settings
         from candlewick.commands.generate import generate as run
 
+        for name in ("temperature", "top_k", "top_p", "min_p"):
+            if greedy and given[name] not in (None, 0):
+                raise Failure(f"--{name.replace('_', '-')} {given[name]}: --greedy always takes the likeliest token; leave one "
+                              "of the two out")
         run(prompt, chat, Settings(
             model, tokenizer, executor.value, threads, capacity, system, as_json=as_json, logprobs=logprobs, quiet=quiet,
             options={name: value for name, value in given.items() if value is not None}))
@@ -241,7 +249,8 @@ def convert(
 @app.command()
 def inspect(
     path: Annotated[Path, typer.Argument(metavar="FILE", help=(
-        "A weights file (safetensors, GGUF, llama2.c .bin, PyTorch .pt or .bin, .npz, ONNX), or a checkpoint folder."))],
+        "A weights file (safetensors, GGUF, llama2.c .bin, PyTorch .pt or .bin, .npz, ONNX), a checkpoint folder, or the name "
+        "of one under models/."))],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ) -> None:
     """List the tensors of FILE with dtype, shape and bytes, and its metadata. Reads the header only."""
@@ -285,7 +294,6 @@ def compare(
     """
     with failures(model="model"):
         if browser:
-            from candlewick.commands.common import Failure
             from candlewick.commands.compare_browser import compare_in_browser
 
             for name, given in (("input", input), ("tolerance", tolerance)):
@@ -316,6 +324,7 @@ def bench_transcribe(
     with failures(output="--json"):
         from candlewick.commands.bench_transcribe import bench_transcribe as run
 
+        only_with("--starts", starts is not None, "--browser", browser)
         run(input, browser, model, executor.value, threads, runs, starts or runs, json)
 
 
@@ -338,6 +347,7 @@ def bench_segment(
     with failures(output="--json"):
         from candlewick.commands.bench_segment import bench_segment as run
 
+        only_with("--starts", starts is not None, "--browser", browser)
         run(input, browser, model, executor.value, threads, runs, starts or runs, point or [], box, json)
 
 
@@ -359,6 +369,8 @@ def bench_generate(
     with failures(output="--json", input="--prompt-file"):
         from candlewick.commands.bench_generate import bench_generate as run
 
+        only_with("--starts", starts is not None, "--browser", browser)
+        only_with("--profile", profile, "--browser", browser)
         run(prompt_file, browser, model, executor.value, threads, capacity, max_tokens, runs, starts or runs, profile, json)
 
 

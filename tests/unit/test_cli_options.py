@@ -81,7 +81,7 @@ def test_what_cannot_be_names_the_option(given, command, option, got):
     ("transcribe NOISE --beam 1.5", "--beam", "a whole number, got 1.5"),
     ("segment PHOTO --everything --points-per-side 129", "--points-per-side", "a whole number from 1 to 128, got 129"),
     ("generate Hi --top-p 2", "--top-p", "a number from 0 to 1, got 2"),
-    ("generate Hi --threads none", "--threads", "a whole number from 1 on, got none"),
+    ("generate Hi --threads none", "--threads", "a whole number from 1 to 256, got none"),
     ("compare MODEL --tolerance nan", "--tolerance", "a number from 0 on, got nan"),
     ("bench generate --prompt-file PROMPT --max-tokens 1", "--max-tokens", "a whole number from 2 on, got 1"),
 ])  # fmt: skip

@@ -231,7 +231,7 @@ def test_targets_that_cannot_be(tmp_path):
     assert "does not exist" in failure(source, tmp_path / "none" / "m")
     assert "does not exist" in failure(source, tmp_path / "none" / "m.gguf")
     (tmp_path / "file").write_text("")
-    assert "is a file" in failure(source, tmp_path / "file")
+    assert "is no folder's name" in failure(source, tmp_path / "file")
     shutil.copy(MODELS / "test-llama-gguf" / "model.gguf", tmp_path / "a.gguf")
     assert "is the file to convert" in failure(tmp_path / "a.gguf", tmp_path / "a.gguf")
 

@@ -118,6 +118,7 @@ async def native(checkpoint: Any, prompt: str, executor_name: str, threads: int 
                     at.append(milliseconds(start))
                 elif event["event"] == "result":
                     result = event["result"]
+                await asyncio.sleep(0)  # where Ctrl-C can end it
             return {"at": at, "total_ms": milliseconds(start), **result}
 
         first, all_runs = None, []

@@ -88,6 +88,7 @@ async def native(folder: Path, picture: np.ndarray, executor_name: str, threads:
         timings, clicks, first = [], [], None
         for _ in range(runs + 1):
             timings.append((await task.set_image(picture))["timings"])
+            await asyncio.sleep(0)  # where Ctrl-C can end it
             for _ in range(CLICKS):
                 answer = await task.predict(prompt.points, prompt.labels, prompt.box)
                 clicks.append(answer["timings"]["decode_ms"])

@@ -96,6 +96,7 @@ async def native(folder: Path, input: Path, executor_name: str, threads: int | N
                     first_text_ms = milliseconds(began)
                 if event["event"] == "result":
                     results.append(event["result"])
+                await asyncio.sleep(0)  # where Ctrl-C can end it
             total_ms.append(milliseconds(start))
         described = executor.describe()
     finally:

@@ -148,8 +148,16 @@ def readable(path: Path, kind: str) -> Path:
     return path
 
 
-def writable(path: Path) -> Path:
-    """Fails now, before the long work, if a file at `path` could not be written in the end."""
+def only_with(option: str, given: bool, other: str, there: bool) -> None:
+    """Refuses an option that would be ignored, because it says something about another one."""
+    if given and not there:
+        raise Failure(f"{option} does nothing without {other}; give both, or none")
+
+
+def writable(path: Path, *read: Path) -> Path:
+    """Fails now, before the long work, if `path` could not be written in the end, or is one of those that are `read`."""
+    if any(path.is_file() and other.is_file() and path.samefile(other) for other in read):
+        raise OptionError("{output} {path} is what is to be read; give another name", path=path)
     if path.is_dir():
         raise OptionError("{output} {path} is a folder; give the name of a file in it", path=path)
     if path.exists() and not path.is_file():  # a pipe or a device: written in place
@@ -170,7 +178,10 @@ def write_whole(path: Path, content: str | bytes) -> None:
     """Writes beside the target and renames, so that an interrupted write leaves the old file or none."""
     data = content.encode() if isinstance(content, str) else content
     if path.exists() and not path.is_file():
-        path.write_bytes(data)
+        try:
+            path.write_bytes(data)
+        except OSError as error:  # which does not know the name any more
+            raise OSError(error.errno, error.strerror, str(path)) from error
         return
     path = path.resolve()  # a link keeps pointing at what is written
     mode = path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~current_umask()
@@ -262,7 +273,7 @@ def describe(error: Exception) -> str:
         where = f"{error.filename}: " if isinstance(error.filename, str) else ""
         return where + OS_ADVICE.get(error.errno or 0, error.strerror[0].lower() + error.strerror[1:])
     if isinstance(error, MemoryError):
-        return f"out of memory {error}".strip() + "; close other programs or choose a smaller model"
+        return f"out of memory: {error}" if str(error) else "out of memory; close other programs or choose a smaller model"
     if isinstance(error, ModuleNotFoundError) and error.name:
         return f"this needs the Python package {error.name}: pip install {error.name}"
     return str(error) or type(error).__name__

@@ -87,6 +87,7 @@ async def compare_entry(entry: str, both: list[Any], inputs: dict[str, Any], tol
             first = {"index": count, "instruction": str(instruction).split(" # ")[0].strip(), "scope": instruction.scope,
                      "max_abs": error, "max_rel": relative}
         count += 1
+        await asyncio.sleep(0)  # where Ctrl-C can end it
     return {"entry": entry, "instructions": count, "first": first, "ops": ops}
 
 

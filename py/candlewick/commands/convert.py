@@ -11,6 +11,9 @@ from typing import Any
 from candlewick.commands.common import find_text_model, writable
 from candlewick.options import OptionError
 
+OTHERS = (".pt", ".pth", ".ckpt", ".npz", ".onnx", ".ggml", ".json", ".txt", ".zip", ".pdf")
+"""Endings that nobody gives a folder."""
+
 
 def convert(source: str, target: Path, dtype: str | None, tokenizer: Path | None, quiet: bool) -> None:
     """source: as `generate --model` takes it; target: x.gguf, x.bin (llama2.c), or a folder in Hugging Face's layout."""
@@ -35,8 +38,8 @@ def target_kind(target: Path) -> str:
     if suffix == ".safetensors":
         raise OptionError("{output} {path}: give a folder; config.json and tokenizer.json belong beside model.safetensors",
                           path=target)
-    if target.is_file():
-        raise OptionError("{output} {path} is a file; give x.gguf, x.bin (llama2.c) or a new folder", path=target)
+    if suffix in OTHERS or (target.exists() and not target.is_dir()):
+        raise OptionError("{output} {path} is no folder's name; give x.gguf, x.bin (llama2.c) or a new folder", path=target)
     if target.is_dir() and any(target.iterdir()):
         raise OptionError("{output} {path}: the folder is not empty; give a new one, so that files of two models do not mix",
                           path=target)

@@ -51,6 +51,8 @@ def generate(prompt: str | None, chat: bool, settings: Settings) -> None:
         raise Failure("--logprobs with --chat wants --json: they would hide the conversation")
     if prompt is None and not chat and (sys.stdin is None or sys.stdin.isatty()):
         raise Failure("say what to go on from: candlewick generate PROMPT, a pipe into it, or --chat")
+    if chat and prompt is None and sys.stdin is None:
+        raise Failure("standard input is closed; give a question: candlewick generate --chat QUESTION")
     settings.checked()
     out = stdout()
     checkpoint = find_text_model(settings.model, settings.tokenizer)

@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from candlewick.commands.common import Failure, emit, find_checkpoint, writable, write_whole
+from candlewick.commands.common import Failure, emit, find_checkpoint, only_with, writable, write_whole
 from candlewick.options import OptionError
 
 SUFFIXES = {".txt": "text", ".dot": "dot", ".svg": "svg", ".json": "json"}
@@ -23,6 +23,7 @@ def graph(model: str, entry: str | None, output: Path | None, passes: bool) -> N
             raise OptionError("{output} {path}: the ending says the form and must be one of {endings}", path=output,
                               endings=", ".join(SUFFIXES))
         output = writable(output)
+    only_with("--output", output is not None, "an entry, which says what to write", entry is not None)
     programs = asyncio.run(traced(find_checkpoint(model)))
     if entry is None:
         for name, program in programs.items():

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from candlewick.commands.common import Failure
+from candlewick.commands.common import Failure, available_models
 
 if TYPE_CHECKING:
     from candlewick.weights.load import Checkpoint
@@ -18,9 +18,14 @@ LISTED = 8  # values of a list that are shown
 
 
 def inspect(path: Path, as_json: bool) -> None:
-    """path: a weights file of any kind that is read here, or a checkpoint folder."""
+    """path: a weights file of any kind that is read here, a checkpoint folder, or the name of one under models/."""
     if not path.exists():
-        raise Failure(f"{path}: no such file or folder; check the path")
+        models = available_models()
+        if str(path) not in models:
+            raise Failure(f"{path}: no such file or folder; check the path, or give one of {', '.join(models) or 'none'}")
+        path = models[str(path)]
+    elif not (path.is_file() or path.is_dir()):
+        raise Failure(f"{path}: a pipe or a device; give a file or a folder")
     report = asyncio.run(read(path))
     if as_json:
         print(json.dumps(report))

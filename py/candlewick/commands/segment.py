@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from candlewick.commands.common import Failure, emit, find_model, readable, writable, write_whole
+from candlewick.commands.common import Failure, emit, find_model, only_with, readable, writable, write_whole
 from candlewick.options import OptionError
 
 KINDS = (".png", ".json", ".svg")
@@ -61,11 +61,15 @@ def _numbers(option: str, text: str, counts: tuple[int, ...], form: str) -> list
 
 
 def segment(image: Path, model: str, executor: str, threads: int | None, points: Sequence[str], box: str | None,
-            everything: bool, multimask: bool, cutout: bool, points_per_side: int, output: Path | None, quiet: bool) -> None:
+            everything: bool, multimask: bool, cutout: bool, points_per_side: int | None, output: Path | None,
+            quiet: bool) -> None:
     """Everything that can be refused is refused before the model loads; the output appears whole or not at all."""
     prompt = Prompt.parse(points, box)
     if everything and not prompt.empty:
         raise Failure("--everything finds all objects by itself; leave --point and --box out")
+    if everything and multimask:
+        raise Failure("--everything gives every object once; leave --multimask out")
+    only_with("--points-per-side", points_per_side is not None, "--everything", everything)
     if not everything and prompt.empty:
         raise Failure("say what to segment: --point X,Y, --box X0,Y0,X1,Y1 or --everything")
     if output is None:
@@ -74,14 +78,14 @@ def segment(image: Path, model: str, executor: str, threads: int | None, points:
         kind = output.suffix.lower()
         if kind not in KINDS:
             raise OptionError("{output} {path}: the name must end in {endings}", path=output, endings=", ".join(KINDS))
-        writable(output)
+        writable(output, image)
     if cutout and (kind != ".png" or everything):
         raise Failure("--cutout writes one object as PNG; give -o NAME.png and a point or a box")
     picture = read_picture(image)
     prompt.check(picture)
     folder = find_sam(model)
     masks, facts = asyncio.run(
-        run(folder, executor, threads, picture, prompt, everything, multimask, points_per_side, quiet))
+        run(folder, executor, threads, picture, prompt, everything, multimask, points_per_side or 32, quiet))
     if everything and not masks and not quiet:
         print("no object found", file=sys.stderr)
     write(picture, masks, facts, kind, cutout, output)

@@ -18,7 +18,7 @@ def transcribe(audio: Path, model: str, executor: str, threads: int | None, form
     readable(audio, "an audio file")
     folder = find_speech_model(model)
     if output is not None and str(output) != "-":
-        output = writable(output)
+        output = writable(output, audio)
     else:
         stdout()
 

@@ -110,6 +110,10 @@ _LOOKS_LIKE = (
     (b"\x80\x02", "a Python pickle"),
     (b"\x93NUMPY", "a NumPy .npy file"),
     (b"\x1f\x8b", "a gzip file"),
+    (b"RIFF", "a sound or a film (RIFF)"),
+    (b"\x89PNG", "a picture (PNG)"),
+    (b"\xff\xd8\xff", "a picture (JPEG)"),
+    (b"%PDF", "a PDF document"),
     (b"version https://git-lfs", "a Git LFS pointer, not the file it points to"),
 )
 

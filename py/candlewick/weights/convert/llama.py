@@ -322,7 +322,7 @@ async def folder_tensors(checkpoint: Checkpoint) -> dict[str, TensorInfo]:
         found = await read_npz(files[arrays[0]], arrays[0])
         return _adopted(checkpoint, found.tensors, found.sources)
     raise WeightsError(f"{checkpoint.name}: wants model.safetensors (or shards with their index), {PYTORCH} or one .npz; the "
-                       f"folder has {some(sorted(files))}")
+                       f"folder has {some(sorted(files)) or 'no files'}")
 
 
 async def _pytorch(checkpoint: Checkpoint, file: str) -> dict[str, TensorInfo]:

@@ -7,6 +7,7 @@ projections are put into the order in which the target turns them by positions.
 from __future__ import annotations
 
 import math
+import shutil
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -111,6 +112,7 @@ def _order(row: Row) -> np.ndarray | None:
 
 async def _write(path: Path, head: bytes, parts: Iterable[Part], total: int, on_progress: Progress) -> None:
     """A file of a header and of parts, each followed by so many zeros; there under its name only when it is complete."""
+    path = path.resolve()  # a link keeps pointing at what is written
     unfinished = path.with_name(path.name + ".part")
     try:
         with unfinished.open("wb") as file:
@@ -221,19 +223,27 @@ async def write_folder(
     checkpoint: Checkpoint, files: LlamaFiles, folder: Path, dtype: str | None, tokenizer: Mapping[str, Any],
     on_progress: Progress,
 ) -> None:
-    """dtype: f32, f16, bf16, or None for what tensors have (packed ones become f32). tokenizer: JSON files by name."""
+    """A new folder, there under its name only when it is complete. dtype: f32, f16, bf16, or None for what tensors have (packed
+    ones become f32). tokenizer: JSON files by name."""
     if dtype not in (None, *FLOATS):
         raise OptionError("{dtype} {given}: folders (safetensors) hold {floats} here; packed weights go into GGUF", given=dtype,
                           floats=", ".join(FLOATS))
     config = folder_config(files, dtype)
     rows = plan(files, False, lambda info: dtype or (info.dtype if info.dtype in FLOATS else "f32"))
     rows.sort(key=lambda row: (-DTYPES[row.dtype].bytes, row.name))
-    folder.mkdir(exist_ok=True)
     head = safetensors.header([(row.name, row.dtype, row.info.shape) for row in rows], {"format": "pt"})
-    await _write(folder / "model.safetensors", head, [(partial(pieces, checkpoint, row), 0) for row in rows],
-                 len(head) + sum(row.size for row in rows), on_progress)
-    for name, content in {"config.json": config, **tokenizer}.items():
-        write_json(folder / name, content)
+    unfinished = folder.with_name(folder.name + ".part")
+    unfinished.mkdir()
+    try:
+        await _write(unfinished / "model.safetensors", head, [(partial(pieces, checkpoint, row), 0) for row in rows],
+                     len(head) + sum(row.size for row in rows), on_progress)
+        for name, content in {"config.json": config, **tokenizer}.items():
+            write_json(unfinished / name, content)
+        if folder.is_dir():
+            folder.rmdir()  # an empty one
+        unfinished.rename(folder)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def folder_config(files: LlamaFiles, dtype: str | None) -> dict[str, Any]:
