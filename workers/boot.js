@@ -31,7 +31,8 @@ const IMPORTS =
   "import asyncio, json, struct, zlib, numpy, jinja2.debug, jinja2.ext, jinja2.sandbox, candlewick.worker";
 
 /** @typedef {(done: number, total: number, unit: "bytes" | "steps") => void} OnProgress */
-/** @typedef {{py: any, how: "snapshot" | "cold", timings: Record<string, number>, keep: (() => Promise<string>) | null}} Booted */
+/** @typedef {{py: any, how: "snapshot" | "cold", timings: Record<string, number>, keep: (() => Promise<string>) | null, key: string}} Booted
+ *   key: a short name for everything that a snapshot depends on */
 
 /** How loaded extension modules lie: if this differs, addresses differ. @param {any} module */
 const layoutOf = (module) => [
@@ -162,7 +163,7 @@ async function warm(pyodide, store, key, begun, early) {
     snapshot_restore_ms: end - runtime,
     boot_ms: end - begun,
   };
-  return { py, how: "snapshot", timings, keep: null };
+  return { py, how: "snapshot", timings, keep: null, key };
 }
 
 /**
@@ -246,7 +247,7 @@ async function cold(pyodide, store, key, wheels, onProgress, begun) {
       console.warn("no snapshot can be made here; the next visit starts cold too", error);
     }
   }
-  return { py, how: "cold", timings, keep };
+  return { py, how: "cold", timings, keep, key };
 }
 
 /** The interpreter's memory without the installer. @param {any} py @returns {Uint8Array} */

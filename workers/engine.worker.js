@@ -27,9 +27,13 @@ let stopWord = null;
 let loaded = null;
 /** The picture that is set on a GPU, to be set again on another. @type {{params: object, data: Record<string, any>} | null} */
 let picture = null;
+/** The last state that the running request told; where a GPU goes away, it goes on from there. @type {object | null} */
+let told = null;
 /** What the files of the loaded checkpoint hold open. @type {import("./files.js").Source[]} */
 let open = [];
 let snapshot = "unavailable";
+/** Changes with our code, Python's and the browser's. */
+let version = "";
 /** Requests wait for each other. */
 let queue = Promise.resolve();
 
@@ -61,7 +65,9 @@ const hosts = new Hosts(isCancelled, (buffer, stop) => post({ event: "kernel", b
 const page = {
   notify: (/** @type {string} */ json) => {
     const [numbers, transfer] = takeAttached();
-    post({ id: current, ...JSON.parse(json), ...numbers }, /** @type {Transferable[]} */ (transfer));
+    const event = JSON.parse(json);
+    told = event.state ?? told;
+    post({ id: current, ...event, ...numbers }, /** @type {Transferable[]} */ (transfer));
   },
   // a copy: the view is on Python's heap, which may move and is let go of
   attach: (/** @type {string} */ name, /** @type {any} */ array) => {
@@ -86,8 +92,9 @@ prefetchKernels();
 
 async function start() {
   const store = await storePromise;
-  const { py, how, timings, keep } = await boot(store, (done, total, unit) => progress("runtime", done, total, unit));
+  const { py, how, timings, keep, key } = await boot(store, (done, total, unit) => progress("runtime", done, total, unit));
   py._api.on_fatal = (/** @type {any} */ error) => post({ event: "fatal", message: String(error?.message ?? error) });
+  version = key;
   python = { py, worker: null, timings };
   const module = py.pyimport("candlewick.worker");
   python.worker = module.Worker(page);
@@ -134,17 +141,18 @@ async function ask(coroutine) {
 
 /**
  * A request to the loaded task. `data` holds what JSON does not; a key that is absent is undefined, which Python can read. Where
- * the GPU fails, the model is loaded again elsewhere, and the request begins anew.
+ * the GPU fails, the model is loaded again elsewhere, and the request goes on from the last state it told, or begins anew.
  * @param {string} method @param {object} params @param {Record<string, any>} data
  */
 async function askTask(method, params, data) {
   await ready;
-  const task = (/** @type {string} */ name, /** @type {object} */ given, /** @type {Record<string, any>} */ more) =>
-    ask(python.worker.task(name, JSON.stringify(given), more));
+  const task = (/** @type {string} */ name, /** @type {object} */ given, /** @type {Record<string, any>} */ more, again = false) =>
+    ask(python.worker.task(name, JSON.stringify(given), more, again));
+  told = null;
   for (let attempt = 1; ; attempt++)
     try {
-      if (attempt > 1 && picture && method !== "set_image") await task("set_image", picture.params, picture.data);
-      const answer = await task(method, params, data);
+      if (attempt > 1 && picture && method !== "set_image") await task("set_image", picture.params, picture.data, true);
+      const answer = await task(method, params, data, attempt > 1);
       if (method === "set_image") picture = hosts.gpu && { params, data };
       return answer;
     } catch (error) {
@@ -165,7 +173,7 @@ async function begin(params, executor, why) {
   warn(`${why}; the model is loaded again ${executor === "webgpu" ? "on a new device" : "on WebAssembly"}`);
   try {
     const { executor: now, reason, threads, threads_asked, relaxed_simd, memory, gpu } = await load(instead(params, executor), why);
-    notify({ event: "restart", executor: now, reason, threads, threads_asked, relaxed_simd, memory, gpu });
+    notify({ event: "restart", executor: now, reason, threads, threads_asked, relaxed_simd, memory, gpu, state: told ?? undefined });
   } catch (error) {
     post({ event: "gone" }); // the page believes that the model is loaded: a new worker will
     throw error;
@@ -215,6 +223,7 @@ async function load(params, why) {
     since_start_ms: performance.now(),
   };
   result.cache = { snapshot };
+  result.version = version;
   if (hosts.gpu) result.gpu = { ...hosts.gpu.about, ...hosts.gpu.facts() };
   loaded = params;
   return result;
@@ -312,10 +321,11 @@ async function profile(params) {
 }
 
 /**
- * Whether the executor in use computes what it should: every kernel on a device of its own, and a step of the loaded model.
- * @param {{model?: boolean, quick?: boolean}} params
+ * Whether the executor in use computes what it should: every kernel on a device of its own, and a step of the loaded model; and
+ * with `speed` whether a GPU is faster than WebAssembly.
+ * @param {{model?: boolean, quick?: boolean, speed?: boolean}} params
  */
-async function verify({ model = true, quick = false }) {
+async function verify({ model = true, quick = false, speed = false }) {
   await ready;
   const signal = /** @type {AbortController} */ (abort).signal;
   const scratch = loaded && (await hosts.another());
@@ -326,10 +336,24 @@ async function verify({ model = true, quick = false }) {
   try {
     if (model) ({ sources } = await openCheckpoint(loaded.model, loaded.files, { store: await storePromise, signal, warn }));
     const result = await ask(python.worker.verify(scratch, sources ?? undefined, quick));
-    return { ...result, executor: gpu ? "webgpu" : "wasm", gpu: gpu && gpu.about };
+    const trial = speed && gpu && result.ok ? await race(scratch) : null;
+    return { ...result, executor: gpu ? "webgpu" : "wasm", gpu: gpu && gpu.about, speed: trial };
   } finally {
     sources?.forEach((source) => source.close());
     scratch.dispose();
+  }
+}
+
+/**
+ * A short trial of a GPU against WebAssembly with the threads that it would have.
+ * @param {import("./webgpu.js").GpuHost | KernelHost} gpu empty @returns {Promise<import("./protocol.js").Speed | null>} null: WebAssembly is not to be had
+ */
+async function race(gpu) {
+  const rival = await KernelHost.create(loaded?.threads ?? null).catch(() => null);
+  try {
+    return rival && { ...(await ask(python.worker.trial(gpu, rival))), threads: rival.threads };
+  } finally {
+    rival?.dispose();
   }
 }
 

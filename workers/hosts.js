@@ -47,9 +47,16 @@ export class Hosts {
     if (executor === "webgpu" || executor === "auto") {
       try {
         // an emulator is slower than WebAssembly: only by hand
-        const gpu = this.#taken(await GpuHost.create({ software: executor === "webgpu" }), signal);
-        this.forget();
-        return `WebGPU on ${gpu.about.name}${gpu.about.software ? ", an emulator on the processor: slower than WebAssembly" : ""}`;
+        const gpu = await GpuHost.create({ software: executor === "webgpu" });
+        const { name } = gpu.about;
+        if (executor === "auto" && params.slow?.gpu === name) {
+          gpu.dispose();
+          instead = `, which is faster here: in a short trial the GPU ${name} took ${(1 / params.slow.times).toFixed(1)} times as long`;
+        } else {
+          this.#taken(gpu, signal);
+          this.forget();
+          return `WebGPU on ${name}${gpu.about.software ? ", an emulator on the processor: slower than WebAssembly" : ""}`;
+        }
       } catch (error) {
         if (EngineError.from(error).code !== "no_gpu") throw error;
         instead = `, as WebGPU cannot be used: ${/** @type {Error} */ (error).message}`;

@@ -35,6 +35,7 @@ export const MEDIABUNNY = "1.61.0";
  * @property {number} [threads] asked for; fewer may be used, and the answer says why
  * @property {number} [capacity] language models: tokens that can be read, prompt and answer together; never more than the file allows
  * @property {"whisper" | "sam" | "llama"} [family] a checkpoint of another is refused, in words that say where it belongs
+ * @property {{gpu: string, times: number} | null} [slow] name of a GPU that was found slower than WebAssembly: "auto" passes it by
  * @property {string | null} [mirror] address below which the model's files are fetched, as MIRROR/CHECKPOINT/FILE; what they are is
  *   still said by the manifest beside `model`, and checked
  */
@@ -190,7 +191,7 @@ export const MEDIABUNNY = "1.61.0";
  *   | {id: number, method: "embedding", params: {id: string}}
  *   | {id: number, method: "prepare", params: {tokens: number, mask?: boolean}}
  *   | {id: number, method: "profile", params: {entry: string, rounds?: number, position?: number}}
- *   | {id: number, method: "verify", params: {model?: boolean, quick?: boolean}}
+ *   | {id: number, method: "verify", params: {model?: boolean, quick?: boolean, speed?: boolean}}
  *   | {id: number, method: "describe", params: {}}
  *   | {id: number, method: "examine", params: {files: File[]}}
  *   | {id: number, method: "unload", params: {}}} Request
@@ -252,6 +253,12 @@ export const MEDIABUNNY = "1.61.0";
  * @property {number} failed how many of them are wrong
  * @property {string} executor
  * @property {Adapter | null} gpu
+ * @property {Speed | null} speed what was asked for with `speed`, of a GPU that is right
+ */
+
+/**
+ * @typedef {{times: number, parts: Record<string, [number, number]>, threads: number}} Speed of a GPU in a short trial: how many times as
+ *   fast as WebAssembly on so many threads; milliseconds of both in each part (verify/speed.py)
  */
 
 /**
@@ -266,6 +273,7 @@ export const MEDIABUNNY = "1.61.0";
  * @property {Adapter & GpuFacts} [gpu] what the webgpu executor runs on
  * @property {Record<string, number>} timings milliseconds: runtime_ms, numpy_ms, import_ms, trace_ms, weights_ms, load_ms
  * @property {Memory} memory
+ * @property {string} version changes with the code of the engine and with the browser's
  */
 
 /**
@@ -288,7 +296,7 @@ export const MEDIABUNNY = "1.61.0";
  *   | {id: number, event: "prefill", done: number, total: number}
  *   | {id: number, event: "segment", segment: Segment, heard?: number}
  *   | {id: number, event: "region", logits: Float32Array, iou: number, stability: number, point: number[]}
- *   | {id: number, event: "restart"} & Pick<LoadResult, "executor" | "reason" | "threads" | "threads_asked" | "relaxed_simd" | "memory" | "gpu">
+ *   | {id: number, event: "restart", state?: object} & Pick<LoadResult, "executor" | "reason" | "threads" | "threads_asked" | "relaxed_simd" | "memory" | "gpu">
  *   | {id: number, event: "log", level: "info" | "warning" | "error", message: string}} Notification
  *   id 0 belongs to no request: start-up of the worker, news of the cache
  *   progress "mel" is the first pass over a long recording, with the levels (0..1, two a second) of what it passed and the seconds in all;
@@ -300,7 +308,8 @@ export const MEDIABUNNY = "1.61.0";
  *   hypothesis: of live sound, what is being said since `start`: stable text only grows, until a segment that begins with it follows
  *   (or an empty hypothesis: it was nothing). heard: seconds of the session up to which the sound was heard for it
  *   prefill: tokens of the prompt that are read
- *   restart: the GPU failed, and the request begins anew on this executor: what it has told so far comes again
+ *   restart: the GPU failed, and the request goes on on this executor: from `state`, the one told last, where it told any (the result
+ *   has what came before, too), else it begins anew, and what it has told so far comes again
  */
 
 /**

@@ -29,6 +29,7 @@ from candlewick.tasks.estimate import estimate
 from candlewick.tasks.generate import Generation
 from candlewick.tasks.segment import Segmentation
 from candlewick.tasks.transcribe import Transcription
+from candlewick.verify import speed
 from candlewick.weights.load import Checkpoint
 from candlewick.weights.source import WeightsError
 
@@ -47,6 +48,7 @@ class Worker:
         self._task: Any = None
         self._executor: executors.Executor | None = None
         self._files: dict[str, BrowserSource] = {}
+        self.kept: dict[str, Any] = {}
         random.seed(os.urandom(16))  # a memory snapshot holds the state of the visit that made it
 
     # ---- requests: each returns JSON {"result": ...} or {"error": {code, message, data}} --------------------------
@@ -55,8 +57,11 @@ class Worker:
         """sources: Map of file name -> source; host: a KernelHost, or None for the numpy executor; reason: why."""
         return await self._answer(self._load(json.loads(params), name, sources, host, reason), "bad_weights")
 
-    async def task(self, method: str, params: str, data: Any) -> str:
-        """A request to the loaded task: transcribe, for one. data: JavaScript objects that JSON does not hold."""
+    async def task(self, method: str, params: str, data: Any, again: bool = False) -> str:
+        """A request to the loaded task: transcribe, for one. data: JavaScript objects that JSON does not hold; again: it is the
+        one of before, which a device did not bring to an end."""
+        if not again:
+            self.kept = {}
         return await self._answer(self._ask(method, json.loads(params), data))
 
     async def profile(self, params: str) -> str:
@@ -67,6 +72,10 @@ class Worker:
         """host: an empty one, for every kernel (quick: for some), or None; sources: the loaded model's files again, for a step
         of it, or None."""
         return await self._answer(self._verify(host, sources, quick))
+
+    async def trial(self, host: Any, rival: Any) -> str:
+        """How many times as fast as its rival a device is for the loaded task, by a short trial; both hosts are empty."""
+        return await self._answer(speed.compare_speed(executor_for(host), executor_for(rival), self._task.usual))
 
     async def describe(self) -> str:
         return await self._answer(self._describe())

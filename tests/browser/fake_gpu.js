@@ -9,7 +9,6 @@
  *   again: what lose is after that
  *   room: bytes that all buffers of a device may take; broken: a kernel that does not compile; invalid: submits fail a check
  *   silent: nothing that is submitted ever ends; stray: an error that no scope catches, after the next submit
- *   slow: milliseconds that a pipeline takes to compile
  */
 
 export const counts = {
@@ -109,7 +108,7 @@ class FakeDevice {
   }
   async createComputePipelineAsync({ compute, label }) {
     counts.pipelines++;
-    await new Promise((resolve) => (this.faults.slow ? setTimeout(resolve, this.faults.slow) : resolve()));
+    await null;
     if (this.isLost) throw new DOMException("the device is lost", "OperationError");
     if (this.faults.broken === label) throw new Error(`the fake does not like ${compute.entryPoint}`);
     return { getBindGroupLayout: () => ({}) };

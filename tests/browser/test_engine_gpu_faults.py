@@ -59,7 +59,7 @@ def page(browser, site):
     import json
 
     context = browser.new_context()
-    page = open_page(context, site, noise_wav(2.0))
+    page = open_page(context, site, noise_wav(2.0), gated=True)
     page.evaluate(SETUP.replace("OPTIONS", json.dumps(OPTIONS)))
     yield page
     page.evaluate("() => engine.close()")
@@ -116,6 +116,25 @@ def test_a_real_gpu_is_chosen_by_itself_and_needs_no_feature(page):
     assert found["gpu"]["features"] == [] and found["gpu"]["times"] is None and not found["gpu"]["software"]
     assert (found["told"]["buffers"], found["told"]["bytes"]) == (found["live"], found["bytes"]) and found["live"] > 10
     assert found["after"] == [0, 0]
+
+
+def test_a_gpu_that_was_found_slower_is_passed_by(page):
+    """By itself, not by hand; and not another GPU. Nothing is left on it."""
+    found = on(page, """
+      const told = [];
+      for (const [executor, gpu] of [["auto", "test paper"], ["auto", "another"], ["webgpu", "test paper"]]) {
+        const params = { model: "/models/test-whisper/", executor, threads: 1, slow: { gpu, times: 0.4 } };
+        const { executor: used, reason, version } = await engine.load(params);
+        const { live } = await gpu_counts();
+        told.push([used, reason, live > 0, version]);
+      }
+      return told;
+    """.replace("gpu_counts", "window.gpu"))
+    why = "which is faster here: in a short trial the GPU test paper took 2.5 times as long"
+    assert [row[:3] for row in found] == [
+        ["wasm", f"WebAssembly SIMD on 1 thread, {why}", False],
+        ["webgpu", "WebGPU on test paper", True], ["webgpu", "WebGPU on test paper", True]]
+    assert len({row[3] for row in found}) == 1 and found[0][3]
 
 
 def test_shaders_are_counted_while_they_compile(page):
@@ -228,7 +247,7 @@ def test_a_lost_device_can_be_unloaded(page):
 def test_stop_while_shaders_compile(page):
     """Stopped, the load leaves nothing on the GPU; so does a request that is stopped, apart from the model."""
     found = on(page, """
-      await gpu({ slow: 500 });
+      gate.hold({ event: "progress", stage: "shaders" });   // it stands still there until it sees the stop
       const stop = new AbortController();
       const onEvent = ({ stage }) => stage === "shaders" && stop.abort();
       const params = { model: "/models/test-whisper/", executor: "webgpu" };
@@ -236,6 +255,7 @@ def test_stop_while_shaders_compile(page):
       const left = await gpu();
       await load("webgpu");
       const before = await gpu();
+      gate.hold({ event: "progress" });
       const halt = new AbortController();
       const channels = [new Float32Array(16000 * 60).map((_, i) => Math.sin(i * i) / 4)];
       const how = { signal: halt.signal, onEvent: () => halt.abort() };   // at the first thing that is told

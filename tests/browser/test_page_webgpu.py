@@ -14,7 +14,7 @@ from candlewick.models.sam import Segmenter, best
 from candlewick.weights.load import Checkpoint
 from tests.browser.engine_site import answer_with, noise_wav, serving
 from tests.browser.llama_page import MINIATURE, said
-from tests.browser.pages import ROOT, give, visit
+from tests.browser.pages import ROOT, give, hold, until, visit
 from tests.browser.test_engine_webgpu import ADAPTER, GPU_FLAGS
 from tests.browser.test_page_segment import at, masks
 from tests.browser.test_page_segment_models import picture, png, run
@@ -25,10 +25,15 @@ SLOW_MS = 600_000
 """The emulator on a busy machine."""
 # What a test asks of the engine worker, whose text ends with this. lose: devices are destroyed, each after so many submits,
 # while what was submitted is under way; spoil: every number that a product gives is one hundredth too large; real: the adapter
-# does not say that it is an emulator.
+# does not say that it is an emulator; late: milliseconds that each run of "gpu" or "wasm" takes longer by the worker's clock.
 TAMPER = b"""
 {
-  let lose = [], spoil = false, devices = 0, real = false;
+  let lose = [], spoil = false, devices = 0, real = false, late = {}, ahead = 0;
+  const now = performance.now.bind(performance);
+  performance.now = () => now() + ahead;
+  const map = GPUBuffer.prototype.mapAsync, run = KernelHost.prototype.run;
+  GPUBuffer.prototype.mapAsync = function (...how) { ahead += late.gpu ?? 0; return map.apply(this, how); };
+  KernelHost.prototype.run = function (...how) { ahead += late.wasm ?? 0; return run.apply(this, how); };
   const info = Object.getOwnPropertyDescriptor(GPUAdapter.prototype, "info").get;
   const another = { vendor: "test", architecture: "one", device: "", description: "", isFallbackAdapter: false };
   Object.defineProperty(GPUAdapter.prototype, "info", { get() { return real ? another : info.call(this); } });
@@ -59,6 +64,7 @@ TAMPER = b"""
     lose = data.lose ?? lose;
     spoil = data.spoil ?? spoil;
     real = data.real ?? real;
+    late = data.late ?? late;
     channel.postMessage({ devices });
   };
 }
@@ -89,11 +95,11 @@ def gpu(browser, built):
 
 
 @contextmanager
-def on_webgpu(gpu, path):
+def on_webgpu(gpu, path, gated=False):
     """The page as who chose WebGPU at an earlier visit finds it."""
     chromium, site = gpu
     chosen = {"origin": site.address, "localStorage": [{"name": "candlewick.executor", "value": "webgpu"}]}
-    with visit(chromium, site.address, path, storage_state={"cookies": [], "origins": [chosen]}) as page:
+    with visit(chromium, site.address, path, gated=gated, storage_state={"cookies": [], "origins": [chosen]}) as page:
         page.set_default_timeout(SLOW_MS)
         yield page
 
@@ -214,9 +220,10 @@ def test_verify(gpu):
 
 
 def test_a_wrong_gpu_is_told_and_wasm_is_offered(gpu):
-    with on_webgpu(gpu, MINIATURE) as page:
+    with on_webgpu(gpu, MINIATURE, gated=True) as page:
         page.locator("#chip[data-state=ready]").wait_for()
         tamper(page, spoil=True)
+        hold(page, "progress", stage="verify", least=10)
         page.get_by_role("button", name="Verify on this GPU").click()
         # products come first
         expect(page.locator("#verify-left")).to_have_text(re.compile(r"^(1\d|[2-9]\d|\d{3}) of"), timeout=SLOW_MS)
@@ -244,12 +251,27 @@ def test_a_gpu_that_goes_away_is_not_remembered_as_wrong(gpu):
 def test_a_gpu_is_tried_before_it_is_chosen_by_itself(gpu):
     with on_webgpu(gpu, MINIATURE) as page:
         page.locator("#chip[data-state=ready]").wait_for()
-        tamper(page, real=True)
+        tamper(page, real=True, late={"wasm": 1e6})
         choose(page, "auto")
-        expect(page.locator("#verify-outcome")).to_contain_text("Before its first use on this GPU", timeout=SLOW_MS)
+        why = page.locator("#run-why")
+        expect(why).to_contain_text(re.compile(r"test one, \d+\.\d times as fast as WASM here"), timeout=SLOW_MS)
+        expect(page.locator("#verify-outcome")).to_contain_text("Before its first use on this GPU")
         assert fact(page, "Executor") == "WebGPU"
+        # one that is slower is left, also at later visits
+        forget = "() => localStorage.removeItem('candlewick.gpu-trial llama')"
+        page.evaluate(forget)
+        tamper(page, late={"gpu": 1e6})
+        page.locator("#threads").select_option("1")
+        expect(why).to_contain_text("faster here: in a short trial the GPU test one took", timeout=SLOW_MS)
+        assert fact(page, "Executor") == "WASM SIMD"
+        devices = tamper(page, late={})
+        page.locator("#threads").select_option("")
+        until(page, f"async () => (await ({ASK})({{}})) > {devices}", SLOW_MS)
+        page.locator("#chip[data-state=ready]").wait_for()
+        expect(why).to_contain_text("which is faster here", timeout=SLOW_MS)
+        assert tamper(page) == devices + 1, "asked which GPU it is, and no more"
         # it is not tried again unless that is forgotten
-        page.evaluate("() => localStorage.removeItem('candlewick.right-gpu')")
+        page.evaluate(forget)
         tamper(page, spoil=True)
         page.locator("#threads").select_option("1")
         page.get_by_label("Greedy").check()

@@ -133,6 +133,44 @@ async def test_cancel_keeps_what_there_is_and_the_next_run_is_fresh(engine, page
     assert (await transcribe(engine, tone(), **plain))["result"]["segments"] == fresh
 
 
+async def test_a_request_goes_on_after_a_lost_device(engine, page):
+    """Lost in the second window, and begun anew on a model that was loaded again: no window is heard twice, and the result is
+    an undisturbed one's. The request after that begins at the beginning."""
+    plain = {"temperatures": [0.0], "no_speech_threshold": None, "logprob_threshold": None, "compression_ratio_threshold": None}
+    encoded = []
+
+    async def load_counted(fails_at=None):
+        await load(engine)
+        executor, run = engine._executor, engine._executor.run
+
+        async def counted(entry, *more, **how):
+            if entry == "encode":
+                if len(encoded) == fails_at:
+                    raise RuntimeError("the device is lost")
+                encoded.append(1)
+            return await run(entry, *more, **how)
+
+        executor.run = counted
+
+    await load_counted()
+    want = (await transcribe(engine, tone(4.5), **plain))["result"]
+    windows, events = len(encoded), [event["event"] for event in page.events]
+    assert windows > 2 and want["segments"]
+    encoded.clear()
+    page.events.clear()
+    await load_counted(fails_at=1)
+    assert "is lost" in (await transcribe(engine, tone(4.5), **plain))["error"]["message"]
+    await load_counted()
+    got = json.loads(await engine.task("transcribe", json.dumps({"options": plain}), tone(4.5), True))["result"]
+    assert len(encoded) == windows, "no window twice"
+    for key in ("segments", "text", "no_speech", "language", "duration"):
+        assert got[key] == want[key]
+    told = [event["segment"] for event in page.events if event["event"] == "segment"]
+    assert told == want["segments"] and events.count("segment") == len(told)
+    encoded.clear()
+    assert (await transcribe(engine, tone(4.5), **plain))["result"]["segments"] == want["segments"] and len(encoded) == windows
+
+
 async def test_cancel_while_loading_leaves_no_model(engine, page):
     page.cancel_after = 0
     assert (await load(engine))["error"]["code"] == "cancelled"

@@ -2,6 +2,7 @@
  * What this device and this browser offer to a page, with the reason where something is missing.
  */
 import { features } from "../../workers/client.js";
+import { settings } from "./ui.js";
 
 /**
  * @typedef {import("../../workers/features.js").Features & {memoryGB: number | null, microphone: boolean, storage: boolean}} Device
@@ -36,6 +37,34 @@ export async function graphics() {
   const name = info.description || [info.vendor, info.architecture].filter(Boolean).join(" ") || "an unnamed adapter";
   const software = !!(info.isFallbackAdapter ?? adapter.isFallbackAdapter) || /swiftshader|llvmpipe/i.test(name);
   return { available: true, software, words: software ? `Only a software renderer (${name}), slower than the processor itself.` : name };
+}
+
+/**
+ * What a short trial of a GPU against WASM gave: `times` as fast, with this version of the engine and browser, for the models of a page.
+ * @typedef {{gpu: string, key: string, version: string, times: number}} Raced gpu: its name; key: all that is known of it
+ */
+
+/** @param {string | null} family */
+const trialName = (family) => `gpu-trial ${family}`;
+
+/** @param {string | null} family @returns {Raced | null} */
+export function trialOf(family) {
+  try {
+    return JSON.parse(settings.get(trialName(family)) || "null");
+  } catch {
+    return null;
+  }
+}
+
+/** @param {string | null} family @param {Raced} raced */
+export const keepTrial = (family, raced) => settings.set(trialName(family), JSON.stringify(raced));
+
+/** @param {string | null} family */
+export const forgetTrial = (family) => settings.set(trialName(family), "");
+
+/** To be said behind the reason for a GPU. @param {Raced} raced @param {any} info what load() told */
+export function fasterWords({ gpu, times }, info) {
+  return info.executor === "webgpu" && info.gpu?.name === gpu && times >= 1 ? `, ${times.toFixed(1)} times as fast as WASM here in a short trial` : "";
 }
 
 /**

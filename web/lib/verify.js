@@ -3,6 +3,7 @@
  * model with the reference in this browser, how far it is, and a verdict. Drivers are often wrong in silence: a device that was
  * found wrong is never gone on with unsaid.
  */
+import { fasterWords, keepTrial, trialOf } from "./device.js";
 import { announce } from "./page.js";
 import { byId, el, formatBytes, formatMs, setFacts, settings } from "./ui.js";
 
@@ -68,7 +69,8 @@ export class Verify {
       if (onGpu(info) && info.gpu && settings.get(keyOf(info.gpu))) this.#warn(settings.get(keyOf(info.gpu)));
       this.showGpu();
       const { gpu } = info ?? {};
-      if (onGpu(info) && gpu && !gpu.software && this.link.choice.executor === "auto" && settings.get("right-gpu") !== keyOf(gpu)) this.link.trial = this.#try(info);
+      const before = trialOf(this.link.family), known = before && gpu && before.key === keyOf(gpu) && before.version === info.version;
+      if (onGpu(info) && gpu && !gpu.software && this.link.choice.executor === "auto" && !known) this.link.trial = this.#try(info);
     }
     byId("gpu", HTMLDetailsElement).hidden = !onGpu(info) || !info.gpu;
     const go = byId("verify-go", HTMLButtonElement);
@@ -136,24 +138,29 @@ export class Verify {
     if (!onGpu(info) || !info.gpu) return;
     settings.set(keyOf(info.gpu), words);
     settings.set("wrong-gpu", words && navigator.userAgent);   // then "Automatic" is WASM
-    if (!words) settings.set("right-gpu", keyOf(info.gpu));
   }
 
   /**
-   * A GPU that was chosen by itself is tried before it is first used: some kernels, for a second or two, ahead of all requests.
+   * A GPU that was chosen by itself is tried before it is first used, for a second or two, ahead of all requests: some kernels, and
+   * whether it is faster than WASM.
    * @param {any} info
    */
   async #try(info) {
     /** @type {Verified | null} what fails otherwise, the engine gets over by itself */
-    const found = await this.link.run("verify", { model: false, quick: true }).catch(() => null);
+    const found = await this.link.run("verify", { model: false, quick: true, speed: true }).catch(() => null);
     if (!found || this.link.info !== info || !found.ok && !wrongOps(found).length) return;
     const words = found.ok ? "" : wrongWords(found, found.executor);
     this.#remember(words);
-    if (words) {
-      this.link.reset();                                  // the same choice is WASM now
-      void this.link.ready().catch(() => {});
-      announce(words);
-    } else if (!byId("verify-outcome", HTMLDivElement).hasChildNodes()) {
+    if (words) return this.#again(words);
+    const { speed } = found, { gpu, version } = info;
+    if (speed) {
+      const raced = { gpu: gpu.name, key: keyOf(gpu), version, times: speed.times };
+      keepTrial(this.link.family, raced);
+      if (speed.times < 1) return this.#again("WASM is faster here than the GPU");
+      info.reason += fasterWords(raced, info);
+      this.link.onChange();
+    }
+    if (!byId("verify-outcome", HTMLDivElement).hasChildNodes()) {
       byId("verify-outcome", HTMLDivElement).append(el("p", { class: "small muted",
         text: `Before its first use on this GPU, ${found.checks} checks of kernels agreed with the reference.` }));
     }
@@ -188,6 +195,13 @@ export class Verify {
     }
     if (part && wrong) return [this.#wrong(wrongWords(part, this.link.info?.executor), el("p", { text: "Stopped there." })), errorsOf(part.rows)];
     return [this.#wrong("The verification failed", el("p", { text: `${error?.message ?? error}` }))];
+  }
+
+  /** The same choice is WASM now. @param {string} words why */
+  #again(words) {
+    this.link.reset();
+    void this.link.ready().catch(() => {});
+    announce(words);
   }
 
   /** What the GPU is, holds and took, while somebody looks. */

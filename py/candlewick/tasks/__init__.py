@@ -3,6 +3,7 @@
 A task is loaded with its model and has one method for each request of workers/protocol.js that it serves. A method gets the
 parameters as plain values, `data` (JavaScript objects: sound, pictures, masks) and the Desk it reports to. Two things that a
 task may have: `load_options`, parameters of a load request that its load() takes; forget(), for when others ran its entries.
+`usual` is how the time of a usual request on WebAssembly falls into the parts of verify/speed.py.
 """
 
 from __future__ import annotations
@@ -50,6 +51,9 @@ class BrowserSource:
 
 class Desk(Protocol):
     """Where a task reports while it works."""
+
+    kept: dict[str, Any]
+    """What a task puts here is there again where the same request begins anew, after the device was lost; else it is empty."""
 
     def notify(self, event: Mapping[str, Any]) -> None:
         """Send a notification of the running request."""

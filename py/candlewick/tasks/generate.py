@@ -21,6 +21,7 @@ class Generation:
     methods = ("generate",)
     load_options = ("capacity",)
     family = "llama"
+    usual = {"wide": 0.2, "chain": 0.8}  # a prompt, and an answer of a hundred tokens
     wanted = ("a .gguf file, a llama2.c .bin file with tokenizer.bin, or a folder with config.json (model_type "
               f"{', '.join(MODEL_TYPES)}), tokenizer.json and weights")
 

@@ -21,6 +21,7 @@ class Segmentation:
 
     methods = ("set_image", "predict", "everything", "embedding", "prepare")
     family = "sam"
+    usual = {"wide": 1.0}  # a picture; clicks are quick everywhere
     wanted = "a folder with config.json (model_type sam) and safetensors, or a .pt or .pth file of MobileSAM or SAM alone"
 
     def __init__(self, segmenter: Segmenter) -> None:

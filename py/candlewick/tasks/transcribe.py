@@ -24,6 +24,7 @@ class Transcription:
 
     methods = ("transcribe", "live_start", "live_push", "live_end")
     family = "whisper"
+    usual = {"wide": 0.6, "chain": 0.4}  # a window of speech: the encoder, then some thirty tokens
     wanted = "a folder with config.json (model_type whisper), tokenizer.json and weights, or a whisper.cpp .bin file"
 
     def __init__(self, transcriber: Transcriber, executor: executors.Executor) -> None:
@@ -52,16 +53,23 @@ class Transcription:
         return self._transcriber.describe()
 
     async def transcribe(self, params: Mapping[str, Any], data: Any, desk: Desk) -> dict[str, Any]:
-        """params: {options, state}; data: what `sound_of` takes."""
+        """params: {options, state}; data: what `sound_of` takes. Begun anew, it goes on where it last told to be."""
         options = transcribe_options(params.get("options") or {})
         sound = await sound_of(data)
         recording = Recording(sound, self._resampler)
+        state, told = desk.kept.get("state", params.get("state")), desk.kept.setdefault("segments", [])
+        told[:] = [segment for segment in told if segment["id"] < state["segments"]] if "state" in desk.kept else []
+        before = list(told)
         result: dict[str, Any] = {}
         turned = time.perf_counter()
-        async for event in self._transcriber.transcribe(recording, options, desk.cancelled, params.get("state")):
+        async for event in self._transcriber.transcribe(recording, options, desk.cancelled, state):
             if event["event"] == "result":
-                result = event["result"]
+                result = after(before, event["result"])
             else:
+                if event["event"] == "segment":
+                    told.append(event["segment"])
+                if "state" in event:
+                    desk.kept["state"] = event["state"]
                 if event["event"] == "progress":
                     event = {"unit": "seconds" if event["stage"] == "transcribe" else "steps", **event}
                 desk.notify(event)
@@ -117,6 +125,13 @@ class Transcription:
         if desk.cancelled():
             raise Cancelled
         return session.describe()
+
+
+def after(before: list[dict[str, Any]], result: dict[str, Any]) -> dict[str, Any]:
+    """The result of a run that went on behind these segments, with them in it; its times are its own."""
+    segments = before + result["segments"]
+    text = "".join(segment["text"] for segment in segments).strip()
+    return {**result, "segments": segments, "text": text, "no_speech": not segments}
 
 
 def transcribe_options(given: Mapping[str, Any]) -> TranscribeOptions:
