@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from itertools import pairwise
 
@@ -13,7 +14,8 @@ from candlewick.commands.common import find_checkpoint
 from candlewick.commands.families import load_any
 from candlewick.executors import ExecutorUnavailable, create
 from candlewick.executors.example import example_inputs
-from candlewick.executors.webgpu import WebgpuExecutor
+from candlewick.executors.webgpu import KERNELS, WebgpuExecutor
+from candlewick.executors.webgpu.elementwise import ERF
 from candlewick.executors.webgpu.lower_products import BUSY_GROUPS, BUSY_THREADS, tile_shape
 from candlewick.passes import optimise
 from candlewick.weights.load import Checkpoint, Weights
@@ -451,6 +453,20 @@ async def test_miniatures_step_by_step(host, model, entries):
         for name, want in expected.items():
             if want.dtype != np.int32:
                 close(outputs[name], want, 5e-5)
+
+
+# ---- texts
+
+
+def test_functions_that_several_kernels_have_are_one_text():
+    """Each file is valid as it stands, so some have a function of their own others have too: a mend must reach them all."""
+    function = re.compile(r"^fn (erf|act|erf4|act4|total|outer)\((?:[^\n]*}|.*?^})$", re.DOTALL | re.MULTILINE)
+    texts: dict[str, set[str]] = {}
+    for text in [*(path.read_text() for path in KERNELS.glob("*.wgsl")), ERF]:
+        for found in function.finditer(text):
+            texts.setdefault(found[1], set()).add(found[0])
+    assert len(texts) == 6
+    assert [name for name, found in texts.items() if len(found) > 1] == []
 
 
 # ---- what it costs

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
+from typing import Protocol
 
 import numpy as np
+
+from ..program import Instruction, Value
 
 # Views are made from this one element by stride arithmetic; nothing behind it is ever read.
 _ORIGIN = np.zeros(1, np.float32)
@@ -71,6 +74,32 @@ def strided(shape: tuple[int, ...], strides: tuple[int, ...] | None = None, offs
 
 class _Place:
     """What NumPy asks for an array that lies at an address."""
+
+
+class Views(Protocol):
+    """What both lowerings have."""
+
+    def view(self, v: Value) -> View: ...
+
+    def contiguous(self, x: View) -> View: ...
+
+
+def reshaped(s: Views, x: View, shape: tuple[int, ...]) -> View:
+    """A view where the strides allow one, else a view of a copy."""
+    try:
+        return x.map(lambda a: np.reshape(a, shape, copy=False))
+    except ValueError:
+        return s.contiguous(x).map(lambda a: np.reshape(a, shape, copy=False))
+
+
+def matmul_operands(s: Views, i: Instruction) -> tuple[View, View]:
+    """(batch, m, k) and (batch, n, k) at any strides; (1, n, k) where all of a batch share b."""
+    a, b = s.view(i.args[0]), s.view(i.args[1])
+    if not i.attrs["transpose_b"]:
+        b = b.map(lambda x: np.swapaxes(x, -1, -2))
+    batch = prod(i.out.shape[:-2])
+    shared = len(i.args[1].shape) == 2
+    return reshaped(s, a, (batch, *a.shape[-2:])), reshaped(s, b, (1 if shared else batch, *b.shape[-2:]))
 
 
 def merge_axes(shape: tuple[int, ...], *strides: tuple[int, ...]) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:

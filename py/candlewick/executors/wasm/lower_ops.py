@@ -11,7 +11,7 @@ from math import prod
 import numpy as np
 
 from ...program import Instruction
-from ..views import WORD, View, merge_axes
+from ..views import WORD, View, merge_axes, reshaped
 from . import abi
 from .lower_products import linear_q
 from .lowering import Lowering, lowers
@@ -200,11 +200,7 @@ def _update(s: Lowering, i: Instruction) -> View:
 
 @lowers("reshape")
 def _reshape(s: Lowering, i: Instruction) -> View:
-    x = s.view(i.args[0])
-    try:
-        return x.map(lambda a: np.reshape(a, i.out.shape, copy=False))
-    except ValueError:
-        return s.contiguous(x).map(lambda a: np.reshape(a, i.out.shape, copy=False))
+    return reshaped(s, s.view(i.args[0]), i.out.shape)
 
 
 @lowers("transpose")

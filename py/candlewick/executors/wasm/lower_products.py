@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from math import prod
-
 import numpy as np
 
 from ...program import Instruction
-from ..views import WORD, View
+from ..views import WORD, View, matmul_operands
 from . import abi
 from .lowering import Lowering, lowers
 
@@ -154,13 +152,8 @@ def _conv_transpose2d(s: Lowering, i: Instruction) -> View:
 @lowers("matmul")
 def _matmul(s: Lowering, i: Instruction) -> View:
     """Few rows of a against many of b^T are computed the other way round: columns of a panel are rows of the smaller one."""
-    a, b = s.view(i.args[0]), s.view(i.args[1])
-    if not i.attrs["transpose_b"]:
-        b = b.map(lambda x: np.swapaxes(x, -1, -2))  # (..., n, k) from here on
-    batch = prod(i.out.shape[:-2])
-    (m, n), k = i.out.shape[-2:], a.shape[-1]
-    a = _flat_batches(s, a, batch)
-    b = _flat_batches(s, b, batch if len(i.args[1].shape) > 2 else 1)
+    a, b = matmul_operands(s, i)
+    (batch, m, k), n = a.shape, b.shape[1]
     swapped = m < abi.PANEL < n and b.shape[0] == batch and b.strides[2] == 1
     if swapped:
         a, b, m, n = b, a, n, m
@@ -187,12 +180,3 @@ def _matmul(s: Lowering, i: Instruction) -> View:
     if not swapped:
         return y.map(lambda x: np.reshape(x, i.out.shape, copy=False))
     return y.map(lambda x: np.swapaxes(np.reshape(x, (*i.out.shape[:-2], m, n), copy=False), -1, -2))
-
-
-def _flat_batches(s: Lowering, x: View, batch: int) -> View:
-    """(batch, rows, columns) with any strides."""
-    shape = (batch, *x.shape[-2:])
-    try:
-        return x.map(lambda a: np.reshape(a, shape, copy=False))
-    except ValueError:
-        return s.contiguous(x).map(lambda a: np.reshape(a, shape, copy=False))

@@ -8,7 +8,7 @@ from math import prod
 import numpy as np
 
 from ...program import Instruction
-from ..views import View, merge_axes
+from ..views import View, merge_axes, reshaped
 from .elementwise import FORMULAS
 from .fusion import Heads
 from .lazy import PLACES, Chain, Lazy, Normed, Placed, Reduced, Rotated, Source, chain_of, joined, place_heads, reduce
@@ -125,7 +125,7 @@ def _reshape(s: Lowering, i: Instruction) -> View | Lazy:
     try:
         return s.mapped(i.args[0], lambda a: np.reshape(a, i.out.shape, copy=False))
     except ValueError:
-        return s.contiguous(s.view(i.args[0])).map(lambda a: np.reshape(a, i.out.shape, copy=False))
+        return reshaped(s, s.view(i.args[0]), i.out.shape)
 
 
 @lowers("transpose")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ...program import Instruction, Value
-from ..views import View, strided
+from ..views import View, matmul_operands, strided
 from .lazy import Normed
 from .lowering import DTYPES, Buffer, Lowering, lowers, rows_of, words
 
@@ -204,12 +204,8 @@ def _conv_transpose2d(s: Lowering, i: Instruction) -> View:
 
 @lowers("matmul")
 def _matmul(s: Lowering, i: Instruction) -> View:
-    a, b = s.view(i.args[0]), s.view(i.args[1])
-    if not i.attrs["transpose_b"]:
-        b = b.map(lambda x: np.swapaxes(x, -1, -2))  # (..., n, k) from here on
-    batch = prod(i.out.shape[:-2])
-    (m, n), k = i.out.shape[-2:], a.shape[-1]
-    a, b = _batches(s, a, batch), _batches(s, b, batch if len(i.args[1].shape) > 2 else 1)
+    a, b = matmul_operands(s, i)
+    (batch, m, k), n = a.shape, b.shape[1]
     y = s.buffer((batch, m, n))
     s.call(
         "matmul", [a, b, y], -(-n // 32) * -(-m // 32) * batch,
@@ -220,13 +216,6 @@ def _matmul(s: Lowering, i: Instruction) -> View:
     )
     return y.map(lambda x: np.reshape(x, i.out.shape, copy=False))
 
-
-def _batches(s: Lowering, x: View, batch: int) -> View:
-    shape = (batch, *x.shape[-2:])
-    try:
-        return x.map(lambda a: np.reshape(a, shape, copy=False))
-    except ValueError:
-        return s.contiguous(x).map(lambda a: np.reshape(a, shape, copy=False))
 
 
 @lowers("attention")

@@ -24,7 +24,7 @@ TOTAL = """fn total(lane: u32, mine: f32) -> f32 {
     parts[lane] = select(0.0, sum, member == 0u);
     workgroupBarrier();
     var all = 0.0;
-    for (var j = member; j < THREADSu; j += size) { all += parts[j]; }
+    for (var j = member; j < THREADS; j += size) { all += parts[j]; }
     all = subgroupAdd(all);
     workgroupBarrier();
     return all;
@@ -76,8 +76,7 @@ def variant(kernel: str, features: Sequence[str]) -> str:
             for name, other in (("whereabouts", WHEREABOUTS), ("there", THERE), ("share", SHARE), ("team_sum", TEAM_SUM)):
                 text = _replaced(text, name, other)
         else:
-            (threads,) = re.findall(r"@workgroup_size\((\d+)\)", text)
-            text = _replaced(text, "total", TOTAL.replace("THREADS", threads))
+            text = _replaced(text, "total", TOTAL)
     return head + text
 
 

@@ -12,13 +12,14 @@ override LOG_SUM_EXP: i32 = -1; override LOG_SUM_EXP_STEP: u32 = 0;
 @group(0) @binding(0) var<storage, read> x: array<f32>;
 @group(0) @binding(1) var<storage, read_write> y: array<u32>;
 
-var<workgroup> parts: array<f32, 256>;
-var<workgroup> places: array<u32, 256>;
+const THREADS = 256u;
+var<workgroup> parts: array<f32, THREADS>;
+var<workgroup> places: array<u32, THREADS>;
 
 fn total(lane: u32, mine: f32) -> f32 {
     parts[lane] = mine;
     workgroupBarrier();
-    for (var half = 128u; half > 0; half /= 2) {
+    for (var half = THREADS / 2; half > 0; half /= 2) {
         if (lane < half) { parts[lane] += parts[lane + half]; }
         workgroupBarrier();
     }
@@ -27,14 +28,14 @@ fn total(lane: u32, mine: f32) -> f32 {
     return sum;
 }
 
-@compute @workgroup_size(256)
+@compute @workgroup_size(THREADS)
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(num_workgroups) counts: vec3u, @builtin(local_invocation_index) lane: u32) {
     let row = group.x + counts.x * (group.y + counts.y * group.z);
     if (row >= M) { return; }
     let from_ = X + row * LDX;
     if (SUM >= 0 || MEAN >= 0) {
         var mine = 0.0;
-        for (var i = lane; i < N; i += 256) { mine += x[from_ + i]; }
+        for (var i = lane; i < N; i += THREADS) { mine += x[from_ + i]; }
         let sum = total(lane, mine);
         if (lane == 0 && SUM >= 0) { y[u32(SUM) + row * SUM_STEP] = bitcast<u32>(sum); }
         if (lane == 0 && MEAN >= 0) { y[u32(MEAN) + row * MEAN_STEP] = bitcast<u32>(sum / f32(N)); }
@@ -42,7 +43,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(num_workgroups) counts: ve
     if (MAX >= 0 || ARGMAX >= 0 || LOG_SUM_EXP >= 0) {
         var value = -3.4e38;
         var place = N;
-        for (var i = lane; i < N; i += 256) {
+        for (var i = lane; i < N; i += THREADS) {
             let v = x[from_ + i];
             if (v > value || place == N) {
                 value = v;
@@ -52,7 +53,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(num_workgroups) counts: ve
         parts[lane] = value;
         places[lane] = place;
         workgroupBarrier();
-        for (var half = 128u; half > 0; half /= 2) {
+        for (var half = THREADS / 2; half > 0; half /= 2) {
             if (lane < half) {
                 let other = parts[lane + half];
                 let its = places[lane + half];
@@ -70,7 +71,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(num_workgroups) counts: ve
         if (lane == 0 && ARGMAX >= 0) { y[u32(ARGMAX) + row * ARGMAX_STEP] = select(first, bitcast<u32>(f32(first)), AS_FLOAT); }
         if (LOG_SUM_EXP >= 0) {
             var mine = 0.0;
-            for (var i = lane; i < N; i += 256) { mine += exp(x[from_ + i] - best); }
+            for (var i = lane; i < N; i += THREADS) { mine += exp(x[from_ + i] - best); }
             let sum = total(lane, mine);
             if (lane == 0) { y[u32(LOG_SUM_EXP) + row * LOG_SUM_EXP_STEP] = bitcast<u32>(log(sum) + best); }
         }
