@@ -18,8 +18,8 @@ export { keepOwn, keptFiles, removeStored, stored } from "./stored.js";
 
 /** Requests that need no model. */
 const WITHOUT_MODEL = ["load", "unload", "describe", "examine"];
-/** A worker must say something at least this often until it has answered its first request. */
-const START_MS = 30000;
+/** A worker must say something at least this often until it has answered its first request; while Python starts, a busy device may be silent for long. */
+const START_MS = 120000;
 /** A cancel must be answered in this time. */
 const CANCEL_MS = 2000;
 
