@@ -46,6 +46,11 @@ def number(kind: type[int] | type[float], low: float = -math.inf, high: float = 
     return {"parser": parse, "metavar": {(0, 1): "0..1", (1, 128): "1..128"}.get((low, high), "N" if kind is int else "X")}
 
 
+def examples(*commands: str) -> str:
+    """What stands at the end of a command's help, a line each."""
+    return "\n\n".join(("Examples:", *commands))
+
+
 class Executor(enum.StrEnum):
     auto = "auto"
     numpy = "numpy"
@@ -92,7 +97,10 @@ def main_options(_version: Annotated[bool, typer.Option("--version", callback=ve
     pass
 
 
-@app.command()
+@app.command(epilog=examples(
+    "candlewick transcribe talk.mp3",
+    "candlewick transcribe talk.wav --format srt -o talk.srt",
+    'candlewick transcribe interview.flac --prompt "Ada Lovelace, Charles Babbage" --beam 5'))
 def transcribe(
     audio: Annotated[Path, typer.Argument(help="Recording: WAV of any depth; FLAC, MP3, Ogg, AIFF.")],
     model: ModelOption = DEFAULT_MODEL,
@@ -136,7 +144,10 @@ def transcribe(
                 "temperatures": None if temperature is None else (temperature,)})
 
 
-@app.command()
+@app.command(epilog=examples(
+    "candlewick segment cat.jpg --point 400,300 -o cutout.png",
+    "candlewick segment cat.jpg --box 100,80,500,420 --point 300,90,0 -o mask.png",
+    "candlewick segment street.jpg --everything -o objects.json"))
 def segment(
     image: Annotated[Path, typer.Argument(help="Picture: JPEG, PNG, WebP, GIF, BMP, TIFF.")],
     point: Annotated[list[str] | None, typer.Option("--point", "-p", metavar="X,Y[,LABEL]", help=(
@@ -165,7 +176,10 @@ def segment(
             points_per_side, output, quiet)
 
 
-@app.command()
+@app.command(epilog=examples(
+    'candlewick generate "Once upon a time" --max-tokens 60',
+    'candlewick generate --chat "Name three birds." --greedy',
+    "candlewick generate --chat --model my-model.gguf"))
 def generate(
     prompt: Annotated[str | None, typer.Argument(metavar="[PROMPT]", help=(
         "Text to go on from, with --chat a question; - or nothing reads standard input."))] = None,
@@ -227,7 +241,9 @@ class Dtype(enum.StrEnum):
     q4_0 = "q4_0"
 
 
-@app.command()
+@app.command(epilog=examples(
+    "candlewick convert my-model/ my-model.gguf --dtype q4_1",
+    "candlewick convert my-model.gguf my-model/"))
 def convert(
     source: Annotated[str, typer.Argument(metavar="IN", help=(
         "A language model: .gguf, llama2.c .bin, a folder in the layout of Hugging Face, or the name of one under models/."))],
@@ -246,7 +262,9 @@ def convert(
         run(source, target, None if dtype is None else dtype.value, tokenizer, quiet)
 
 
-@app.command()
+@app.command(epilog=examples(
+    "candlewick inspect model.safetensors",
+    "candlewick inspect whisper-tiny.en --json"))
 def inspect(
     path: Annotated[Path, typer.Argument(metavar="FILE", help=(
         "A weights file (safetensors, GGUF, llama2.c .bin, PyTorch .pt or .bin, .npz, ONNX), a checkpoint folder, or the name "
@@ -260,7 +278,9 @@ def inspect(
         run(path, as_json)
 
 
-@app.command()
+@app.command(epilog=examples(
+    "candlewick graph whisper-tiny.en",
+    "candlewick graph whisper-tiny.en decode_1 -o step.svg"))
 def graph(
     model: Annotated[str, typer.Argument(help="Checkpoint folder or name, or a .gguf file.")],
     entry: Annotated[str | None, typer.Argument(help="Which Program; without it, their names are listed.")] = None,
@@ -274,7 +294,9 @@ def graph(
         run(model, entry, output, passes)
 
 
-@app.command()
+@app.command(epilog=examples(
+    "candlewick compare whisper-tiny.en --input talk.wav",
+    "candlewick compare mobilesam --executors numpy,webgpu --browser"))
 def compare(
     model: Annotated[str, typer.Argument(help="Checkpoint folder or name, or a .gguf file.")],
     executors: Annotated[str, typer.Option(help="Two executors; the first one is the reference.")] = "numpy,wasm",
@@ -309,7 +331,7 @@ def compare(
         raise typer.Exit(1)
 
 
-@bench.command("transcribe")
+@bench.command("transcribe", epilog=examples("candlewick bench transcribe --input talk.wav --browser --runs 3"))
 def bench_transcribe(
     input: Annotated[Path, typer.Option("--input", help="Recording to transcribe.")],
     browser: Annotated[bool, typer.Option("--browser", help="In headless Chromium, with the page's worker.")] = False,
@@ -328,7 +350,7 @@ def bench_transcribe(
         run(input, browser, model, executor.value, threads, runs, starts or runs, json)
 
 
-@bench.command("segment")
+@bench.command("segment", epilog=examples("candlewick bench segment --input cat.jpg --executor wasm"))
 def bench_segment(
     input: Annotated[Path, typer.Option("--input", help="Picture to segment.")],
     point: Annotated[list[str] | None, typer.Option("--point", "-p", metavar="X,Y[,LABEL]", help=(
@@ -351,7 +373,7 @@ def bench_segment(
         run(input, browser, model, executor.value, threads, runs, starts or runs, point or [], box, json)
 
 
-@bench.command("generate")
+@bench.command("generate", epilog=examples("candlewick bench generate --prompt-file prompt.txt --browser --json report.json"))
 def bench_generate(
     prompt_file: Annotated[Path, typer.Option("--prompt-file", metavar="F", help="Text file with the prompt.")],
     max_tokens: Annotated[int, typer.Option(**number(int, 2), help="Tokens of each run.")] = 64,

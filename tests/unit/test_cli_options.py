@@ -113,3 +113,15 @@ def test_the_typed_names_are_options_of_the_command():
                 for name in inspect.signature(command).parameters}
     assert set(TYPED.values()) <= options
     assert set(TYPED) <= set(TranscribeOptions.__dataclass_fields__) | {"points"}
+
+
+@pytest.mark.parametrize("name", ["transcribe", "segment", "generate", "convert", "inspect", "graph", "compare",
+                                  "bench transcribe", "bench segment", "bench generate"])
+def test_help_has_examples_whose_options_there_are(name, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    text = call(*name.split(), "--help").stdout
+    options, _, examples = text.partition("Examples:")
+    lines = [line.strip() for line in examples.splitlines() if line.strip()]
+    assert lines and all(line.startswith(f"candlewick {name} ") for line in lines)
+    for option in re.findall(r" (--?[a-z][a-z-]*)", examples):
+        assert re.search(rf"{option}\s", options), option
