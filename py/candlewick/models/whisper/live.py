@@ -22,12 +22,13 @@ from typing import Any
 import numpy as np
 
 from candlewick.models.whisper.decoding import GREEDY, Decoded, TokenReader, detect_language, rules_for
+from candlewick.models.whisper.hearing import MARGIN
 from candlewick.models.whisper.mel import FRAMES_PER_SECOND, HOP, N_FFT, SAMPLE_RATE, n_samples
 from candlewick.models.whisper.options import TranscribeOptions
 from candlewick.models.whisper.programs import contexts
 from candlewick.models.whisper.segments import Timeline, segment
 from candlewick.models.whisper.tokenizer import SECONDS_PER_TIMESTAMP
-from candlewick.models.whisper.transcribe import MARGIN, Transcriber, nobody_speaks
+from candlewick.models.whisper.transcribe import Transcriber, nobody_speaks
 from candlewick.models.whisper.utterances import Utterance, Utterances
 from candlewick.models.whisper.words import CLOSING, as_dict, find_words, join_marks, shorten
 

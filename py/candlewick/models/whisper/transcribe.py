@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,9 +18,10 @@ import numpy as np
 from candlewick.executors import Executor, Progress, Stopped
 from candlewick.models.whisper.beam import decode_several
 from candlewick.models.whisper.decoding import Decoded, WindowDecoder, detect_language, prompt_room, rules_for
-from candlewick.models.whisper.mel import DYNAMIC_RANGE, FRAMES_PER_SECOND, HOP, SAMPLE_RATE, first_sample, n_samples, window
+from candlewick.models.whisper.hearing import Hearing, timed
+from candlewick.models.whisper.mel import FRAMES_PER_SECOND, first_sample
 from candlewick.models.whisper.options import TranscribeOptions
-from candlewick.models.whisper.programs import LoadedModel, alignment, contexts, load_model, shortened, tree
+from candlewick.models.whisper.programs import LoadedModel, alignment, load_model, shortened, tree
 from candlewick.models.whisper.segments import TOO_SHORT, Piece, Timeline, cut, segment
 from candlewick.models.whisper.tokenizer import SECONDS_PER_TIMESTAMP
 from candlewick.models.whisper.words import Word, as_dict, find_words, fit, join_marks, shorten, usual_length
@@ -29,12 +29,7 @@ from candlewick.options import OptionError
 from candlewick.recording import Recording, Samples
 from candlewick.weights.load import Checkpoint
 
-NO_SIGNAL = -7.0  # log-mel of an empty frame: 16-bit dither lies near -8, speech at -80 dB peaks near -6
-LEVELS = 2  # a second
-LEAD = 100, 30  # frames of silence that a window may begin with; more (a transcript begins within 1 s) is cut to the second
-MARGIN = 100  # frames of silence that a shortened context has at least behind the sound
 TOKENS_PER_SECOND = 12  # of a shortened context; speech has at most 8, a loop any number
-LOUDEST = 16.0  # full scale is 1; beyond this the samples are in other units (16-bit numbers as floats) and are scaled to it
 
 
 class Transcriber:
@@ -127,13 +122,10 @@ class Transcription:
     language: str | None = None
     language_probability: float | None = None
     seek: int = 0  # frames done
-    peak: float | None = None  # the largest log-mel value of the whole recording, once it is known
-    unit: float = 1.0  # samples are divided by it, where they are in other units
     first_id: int = 0  # of the segments
     segments: list[dict[str, Any]] = field(default_factory=list)
     previous: list[int] = field(default_factory=list)  # tokens that the next window is told as context
     n_tokens: int = 0
-    ms: dict[str, float] = field(default_factory=lambda: dict.fromkeys(("read", "mel", "encode", "decode", "align"), 0.0))
     began: float = field(default_factory=time.perf_counter)
 
     def __post_init__(self) -> None:
@@ -144,26 +136,14 @@ class Transcription:
             suppress_blank=options.suppress_blank, max_initial_timestamp=options.max_initial_timestamp,
             seconds_per_timestamp=SECONDS_PER_TIMESTAMP)
         self.search = options.search()
-        self.timeline = Timeline(self.duration)
+        self.hearing = Hearing(self.dims, self.executor, self.transcriber.load_context, self.audio,
+                               shorten=self.options.context != "full")
+        self.timeline = Timeline(self.hearing.duration)
         self.language = (options.language or None) if self.tokenizer.multilingual else "en"
-        self._heard: tuple[tuple[int, int], dict[str, np.ndarray]] | None = None
-        self._loudest = 0.0
-        self.n_ctx = self.dims.n_audio_ctx  # positions of the window that was encoded last
-        self._whole: int | None = None  # the window at this frame is not to be shortened
         hotwords, prompt = (self.tokenizer.encode(" " + text.strip()) if text.strip() else []
                             for text in (options.hotwords, options.initial_prompt))
         self.always = hotwords + (prompt if options.carry_initial_prompt else [])
         self.previous = [] if options.carry_initial_prompt else prompt
-
-    @property
-    def n_frames(self) -> int:
-        """Frames of the recording, as far as its length is known."""
-        return self.audio.n_samples // HOP
-
-    @property
-    def duration(self) -> float:
-        """Seconds, as far as they are known."""
-        return self.audio.n_samples / SAMPLE_RATE
 
     # ---- the line of steps --------------------------------------------------------------------------------------
 
@@ -171,50 +151,32 @@ class Transcription:
         """Everything but the result."""
         if not self.audio.n_samples:
             return
-        if self.peak is None:
-            async for event in self.find_peak():
+        if self.hearing.peak is None:
+            async for event in self.hearing.find_peak(self.asked_to_stop):
                 yield event
         else:  # the end says how long it is, or what was not known to be there before
             await self.audio.read(max(self.audio.n_samples - 1, first_sample(self.seek)), self.dims.n_samples)
-            if self.seek > self.n_frames:
+            if self.seek > self.hearing.n_frames:
                 raise self.strange()
         yield self.progress()
-        while self.seek < max(self.n_frames, 1) and not self.stopped:
-            if self.seek and self.n_frames - self.seek <= TOO_SHORT:
-                self.seek = self.n_frames
+        while self.seek < max(self.hearing.n_frames, 1) and not self.stopped:
+            if self.seek and self.hearing.n_frames - self.seek <= TOO_SHORT:
+                self.seek = self.hearing.n_frames
             else:
                 async for event in self.hear_window():
                     yield event
             yield self.progress()
 
-    async def find_peak(self) -> AsyncIterator[dict[str, Any]]:
-        """The loudest point of the whole recording, window by window, in the memory of one; its length is known then, too.
-        Tells the level of the sound, LEVELS a second, for whoever draws it."""
-        start, peak = 0, -np.inf
-        while not self.asked_to_stop():
-            short = self.n_frames <= self.dims.n_frames
-            mel = await self.mel(start, ("log_mel", "peak") if short else ("peak",))
-            peak = max(peak, float(mel["peak"]) + 2 * float(np.log10(mel["unit"])))  # the logarithm of a power
-            start += self.dims.n_frames
-            if not short:
-                total = -(-self.n_frames // self.dims.n_frames)
-                yield {"event": "progress", "stage": "mel", "done": min(start // self.dims.n_frames, total), "total": total,
-                       "levels": levels(mel["samples"]), "seconds": self.duration}
-            if start >= max(self.n_frames, 1):
-                break
-        if self._loudest > LOUDEST:
-            self.unit, self._heard = self._loudest, None
-        self.peak = peak - 2 * float(np.log10(self.unit))
-
     async def hear_window(self) -> AsyncIterator[dict[str, Any]]:
         """Hear, decode, cut and move on by at least one frame."""
         if self.asked_to_stop():
             return
-        if not await self.find_sound():
+        self.seek, found = await self.hearing.find_sound(self.seek)
+        if not found:
             return
-        n_frames = self.left()
-        await self.encode()
-        self.timeline.duration = self.duration  # as far as it is known by now
+        n_frames = self.hearing.left(self.seek)
+        await self.hearing.encode(self.seek)
+        self.timeline.duration = self.hearing.duration  # as far as it is known by now
         await self.know_language()
         decoded: Decoded | None = None
         async for decoded in self.decode():
@@ -240,12 +202,12 @@ class Transcription:
         """The words of each piece, in seconds of the recording; none of any where they are not asked for."""
         if not self.options.word_timestamps or not pieces:
             return [[] for _ in pieces]
-        with self.timed("align"):
+        with timed(self.hearing.ms, "align"):
             await self.transcriber.load_alignment()
             language, task, eot = self.language or "en", self.options.task, self.tokenizer.eot
             prompt = self.tokenizer.prompt(language, task, True)
             text = [t for piece in pieces for t in piece.tokens if t < eot]
-            words = await find_words(self.executor, self.tokenizer, prompt, text, n_frames, language, self.n_ctx)
+            words = await find_words(self.executor, self.tokenizer, prompt, text, n_frames, language, self.hearing.n_ctx)
         usual, offset = usual_length(words), self.seek / FRAMES_PER_SECOND
         left = [replace(w, start=w.start + offset, end=w.end + offset) for w in join_marks(shorten(words))]
         by_piece, spoken = [], self.timeline.reached
@@ -273,88 +235,29 @@ class Transcription:
 
     # ---- the steps ----------------------------------------------------------------------------------------------
 
-    async def mel(self, start: int, fetch: tuple[str, ...]) -> dict[str, np.ndarray]:
-        """Log-mel of the window at frame `start`; the last one is kept: a short recording asks for it twice."""
-        place = start, self.context(start)
-        if self._heard is None or self._heard[0] != place or not set(fetch) <= self._heard[1].keys():
-            entry, size = await self.entry("mel", start), n_samples(2 * self.context(start))
-            skipped = first_sample(start)
-            with self.timed("read"):
-                audio = await self.audio.read(skipped, size)
-            with self.timed("mel"):
-                loudest = float(max(audio.max(), -audio.min())) if audio.size else 0.0
-                if not np.isfinite(loudest):  # NaN passes through both
-                    raise ValueError("audio: some samples are not finite numbers (NaN or infinity); the file is damaged")
-                self._loudest = max(self._loudest, loudest)
-                unit = self.unit if self.peak is not None or loudest <= LOUDEST else loudest  # the first pass does not know
-                samples = window(audio, start, size, skipped) / np.float32(unit)
-                found = await self.executor.run(entry, {"samples": samples}, fetch=fetch)
-                self._heard = place, {"samples": samples, "unit": np.float64(unit), **found}
-        return self._heard[1]
-
-    async def find_sound(self) -> bool:
-        """Moves the window at `seek` on to just before its first sound; False, and past it, if there is none: (almost) all
-        frames are digital silence, or below what the model would be shown."""
-        mel = await self.mel(self.seek, ("log_mel", "peak"))
-        sound = np.flatnonzero(mel["log_mel"].max(axis=2) > max(NO_SIGNAL, self.peak - DYNAMIC_RANGE))
-        if len(sound) <= TOO_SHORT:
-            self.seek += self.left()
-        elif sound[0] > LEAD[0]:
-            self.seek += int(sound[0]) - LEAD[1]
-        return len(sound) > TOO_SHORT
-
-    def left(self) -> int:
-        """Frames of the recording in the window at `seek`."""
-        return min(self.dims.n_frames, max(self.n_frames - self.seek, 1))
-
-    async def encode(self) -> None:
-        """Encodes the window at `seek`."""
-        mel = await self.mel(self.seek, ("log_mel",))
-        self.n_ctx = self.context(self.seek)
-        with self.timed("encode"):
-            inputs = {"log_mel": mel["log_mel"], "peak": self.peak}
-            await self.executor.run(await self.entry("encode", self.seek), inputs, fetch=())
-        with self.timed("decode"):
-            await self.executor.run(await self.entry("remember", self.seek), {}, fetch=())
-
-    def context(self, start: int) -> int:
-        """Positions of the encoder for the window at frame `start`: all, or in the short mode as few as will do."""
-        full = self.dims.n_audio_ctx
-        if self.options.context == "full" or start == self._whole:
-            return full
-        wanted = (max(self.n_frames - start, 1) + MARGIN) / 2
-        return next((n for n in contexts(self.dims) if n >= wanted), full)
-
-    async def entry(self, name: str, start: int) -> str:
-        """mel, encode or remember for the window at frame `start`, loaded."""
-        n_ctx = self.context(start)
-        await self.transcriber.load_context(n_ctx)
-        return name if n_ctx == self.dims.n_audio_ctx else f"{name}_{n_ctx}"
-
     async def know_language(self) -> None:
         """Asks the model in the first window with sound, unless the language is given."""
         if self.language is None:
-            with self.timed("decode"):
+            with timed(self.hearing.ms, "decode"):
                 self.language, all_ = await detect_language(
-                    self.executor, self.tokenizer, self.dims.n_text_ctx, self.n_ctx)
+                    self.executor, self.tokenizer, self.dims.n_text_ctx, self.hearing.n_ctx)
             self.language_probability = all_[self.language]
 
     async def decode(self) -> AsyncIterator[Decoded]:
         """Yields transcripts as they grow. What a shortened context did not do well is heard again as a whole window."""
-        if self.n_ctx < self.dims.n_audio_ctx:
-            room, decoded = round(TOKENS_PER_SECOND * self.n_ctx * SECONDS_PER_TIMESTAMP), None
+        if self.hearing.n_ctx < self.dims.n_audio_ctx:
+            room, decoded = round(TOKENS_PER_SECOND * self.hearing.n_ctx * SECONDS_PER_TIMESTAMP), None
             async for decoded in self.attempts(self.options.temperatures[:1], room):
                 yield decoded
             if decoded and len(decoded.tokens) < room and not self.needs_retry(decoded):
                 return
-            self._whole = self.seek
-            await self.encode()
+            await self.hearing.encode(self.seek, whole=True)
         async for decoded in self.attempts(self.options.temperatures):
             yield decoded
 
     async def attempts(self, temperatures: Sequence[float], room: int | None = None) -> AsyncIterator[Decoded]:
         """At one temperature after the other until one will do; room: how many tokens a transcript may have."""
-        decoder = WindowDecoder(self.executor, self.tokenizer, self.rules, self.dims.n_text_ctx, self.n_ctx)
+        decoder = WindowDecoder(self.executor, self.tokenizer, self.rules, self.dims.n_text_ctx, self.hearing.n_ctx)
         start = self.tokenizer.prompt(self.language or "en", self.options.task, self.options.timestamps)
         began = time.perf_counter()
         rng = random.Random(f"{self.options.seed} {self.seek}")  # a run that goes on from here draws the same
@@ -367,7 +270,7 @@ class Transcription:
             run = (decode_several(decoder, self.search, temperature, rng, room) if width > 1
                    else decoder.decode(temperature, rng, room))
             async for decoded in run:
-                self.ms["decode"] += (time.perf_counter() - began) * 1000
+                self.hearing.ms["decode"] += (time.perf_counter() - began) * 1000
                 yield decoded
                 began = time.perf_counter()  # what the listener did in between is not decoding
             self.n_tokens += len(decoded.tokens)
@@ -406,21 +309,13 @@ class Transcription:
         self.stopped = self.stopped or bool(self.stop())
         return self.stopped
 
-    @contextmanager
-    def timed(self, stage: str) -> Iterator[None]:
-        """Adds the time of its block to a stage."""
-        began = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.ms[stage] += (time.perf_counter() - began) * 1000
-
     def progress(self) -> dict[str, Any]:
         """Seconds of the recording that are done, and what is needed to go on from here another day."""
-        done = self.seek / FRAMES_PER_SECOND if self.seek < self.n_frames else self.duration
-        event = {"event": "progress", "stage": "transcribe", "done": done, "total": self.duration}
-        if self.peak is not None and np.isfinite(self.peak):
-            event["state"] = {"seek": self.seek, "peak": self.peak, "unit": self.unit, "previous": self.previous,
+        done = self.seek / FRAMES_PER_SECOND if self.seek < self.hearing.n_frames else self.hearing.duration
+        event = {"event": "progress", "stage": "transcribe", "done": done, "total": self.hearing.duration}
+        peak = self.hearing.peak
+        if peak is not None and np.isfinite(peak):
+            event["state"] = {"seek": self.seek, "peak": peak, "unit": self.hearing.unit, "previous": self.previous,
                               "language": self.language, "language_probability": self.language_probability,
                               "reached": self.timeline.reached, "segments": self.first_id + len(self.segments)}
         return event
@@ -429,7 +324,8 @@ class Transcription:
         """Be where another run was when it told this state. Raises ValueError for what cannot be one."""
         try:
             self.seek, self.first_id, self.previous = int(state["seek"]), int(state["segments"]), [*map(int, state["previous"])]
-            self.peak, self.unit, self.timeline.reached = (float(state[key]) for key in ("peak", "unit", "reached"))
+            hearing = self.hearing
+            hearing.peak, hearing.unit, self.timeline.reached = (float(state[key]) for key in ("peak", "unit", "reached"))
             self.language, self.language_probability = state["language"], state["language_probability"]
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"state: wanted that of an earlier run's progress, got {error!r}; begin anew") from error
@@ -437,23 +333,16 @@ class Transcription:
             raise self.strange()
 
     def strange(self) -> ValueError:
-        return ValueError(f"state: at {self.seek / FRAMES_PER_SECOND:.1f} s of {self.duration:.1f} s, it belongs to another "
-                          "recording or another model; begin anew")
+        return ValueError(f"state: at {self.seek / FRAMES_PER_SECOND:.1f} s of {self.hearing.duration:.1f} s, it belongs to "
+                          "another recording or another model; begin anew")
 
     def result(self) -> dict[str, Any]:
         """The transcript as it stands."""
-        timings = {f"{stage}_ms": ms for stage, ms in self.ms.items()}
+        timings = {f"{stage}_ms": ms for stage, ms in self.hearing.ms.items()}
         return {"text": "".join(s["text"] for s in self.segments).strip(), "segments": self.segments,
-                "language": self.language, "language_probability": self.language_probability, "duration": self.duration,
+                "language": self.language, "language_probability": self.language_probability, "duration": self.hearing.duration,
                 "no_speech": not self.segments, "stopped": self.stopped,
                 "timings": {**timings, "tokens": self.n_tokens, "total_ms": (time.perf_counter() - self.began) * 1000}}
-
-
-def levels(samples: np.ndarray) -> list[float]:
-    """A window of samples -> the loudest sample of each stretch, LEVELS of them a second."""
-    size = SAMPLE_RATE // LEVELS
-    loud = np.abs(samples).reshape(-1)
-    return [round(float(x), 3) for x in loud[: len(loud) // size * size].reshape(-1, size).max(axis=1)]
 
 
 def nobody_speaks(options: TranscribeOptions, decoded: Decoded) -> bool:
