@@ -13,7 +13,21 @@ from playwright.sync_api import expect
 
 from candlewick.commands.browser import chromium_path
 from candlewick.models.whisper import subtitles
-from tests.browser.pages import DONE_MS, ROOT, SAMPLE, give, sample_times, visit, wait_ready, wav, words
+from tests.browser.pages import (
+    DONE_MS,
+    ROOT,
+    SAMPLE,
+    give,
+    held_back,
+    hold,
+    sample_times,
+    visit,
+    wait_done,
+    wait_held,
+    wait_ready,
+    wav,
+    words,
+)
 
 pytestmark = pytest.mark.skipif(
     not (ROOT / "models" / "whisper-tiny.en" / "model.safetensors").is_file(),
@@ -28,7 +42,7 @@ def clip() -> np.ndarray:
 
 @pytest.fixture(scope="module")
 def shared_page(browser, site):
-    with visit(browser, site) as page:
+    with visit(browser, site, gated=True) as page:
         wait_ready(page)
         yield page
 
@@ -105,8 +119,10 @@ def test_several_files_one_of_them_bad_each_with_its_result(page):
 
 def test_a_later_sound_waits_and_can_be_taken_away(page):
     """The sample, and a file, while another is transcribed: what is shown stays, the list tells, Remove removes."""
-    give(page, "long.wav", sample_times(6))
-    expect(page.locator("#doing")).to_contain_text("of 1:", timeout=DONE_MS)
+    hold(page, "progress", stage="transcribe", least=1)
+    give(page, "long.wav", sample_times(4))
+    wait_held(page)
+    expect(page.locator("#doing")).to_contain_text("of 1:")
     page.get_by_role("button", name="Try the sample").click()
     give(page, "gone.wav", SAMPLE.read_bytes())
     expect(page.locator("#job-name")).to_have_text("long.wav")
@@ -124,7 +140,8 @@ def test_a_later_sound_waits_and_can_be_taken_away(page):
 
 
 def test_stop_all_and_clear(page):
-    give(page, "long.wav", sample_times(6))
+    hold(page, "progress")
+    give(page, "long.wav", sample_times(4))
     give(page, "two.wav", SAMPLE.read_bytes())
     give(page, "three.wav", SAMPLE.read_bytes())
     page.get_by_role("button", name="Stop all").click()
@@ -140,28 +157,85 @@ def test_stop_all_and_clear(page):
 
 def test_stop_and_go_on_is_the_whole(page):
     """What a stop keeps is gone on with, and the end is as if there had been none."""
+    hold(page, "progress", stage="transcribe", least=10)
     give(page, "long.wav", sample_times(5))
-    expect(page.locator("#lines li:not(.pending)").nth(2)).to_be_visible(timeout=DONE_MS)
-    expect(page.locator("#doing")).to_contain_text(re.compile(r"^(0:[1-5]|1:)"), timeout=DONE_MS)
+    wait_held(page)
+    expect(page.locator("#lines li:not(.pending)").nth(2)).to_be_visible()
+    expect(page.locator("#doing")).to_contain_text(re.compile(r"^(0:[1-5]|1:)"))
     page.get_by_role("button", name="Stop", exact=True).click()
     expect(page.get_by_role("heading", name="Stopped")).to_be_visible(timeout=DONE_MS)
     page.get_by_role("button", name=re.compile(r"^Go on from \d:\d\d$")).click()
     expect(page.locator("#job-facts")).to_contain_text("went on from")
     page.locator("#job[aria-busy=false]").wait_for(timeout=DONE_MS)
     gone_on = page.locator("#lines .time").all_inner_texts(), words(page)
-    page.get_by_role("button", name="Transcribe again").click()
-    expect(page.locator("#job[aria-busy=true]")).to_be_visible()
+    page.get_by_role("button", name="Transcribe again").click()  # busy from then on, until it is done
     page.locator("#job[aria-busy=false]").wait_for(timeout=DONE_MS)
     expect(page.locator("#job-facts")).not_to_contain_text("went on")
     assert (page.locator("#lines .time").all_inner_texts(), words(page)) == gone_on
     assert words(page).count("once upon a time") == 5
 
 
+def test_another_executor_takes_over_what_runs_and_what_waits(page):
+    """The one that runs goes on where it is; those that wait go on waiting. None is stopped."""
+    hold(page, "progress", stage="transcribe", least=10)
+    give(page, "long.wav", sample_times(5))
+    give(page, "two.wav", SAMPLE.read_bytes())
+    wait_held(page)
+    page.get_by_label("Threads").select_option("1")
+    wait_state(page, "two.wav", "done")
+    wait_state(page, "long.wav", "done")
+    page.get_by_label("Threads").select_option("")
+    wait_ready(page)
+    row(page, "long.wav").locator(".pick").click()
+    assert words(page).count("once upon a time") == 5
+
+
+def test_what_waits_for_the_model_waits_for_the_one_on_another_executor(browser, site):
+    """The weights are held back while the choice changes: the file that waits for them is transcribed in the end."""
+    with visit(browser, site, "/web/") as page, held_back(page, "**/whisper-tiny.en/model.safetensors") as let_go:
+        page.goto(f"{site}/web/whisper/")
+        give(page, "first.wav", SAMPLE.read_bytes())
+        expect(page.locator("#doing")).to_contain_text("Waiting for the model", timeout=DONE_MS)
+        page.get_by_label("Threads").select_option("1")
+        expect(page.locator("#doing")).to_contain_text("Waiting for the model")
+        let_go()
+        page.locator("#job[aria-busy=false]").wait_for(timeout=DONE_MS)
+        assert "small candle" in words(page)
+        expect(page.locator("#run-facts")).to_contain_text("1 of ")
+
+
+def test_a_new_engine_goes_on_where_the_last_one_ended(browser, site):
+    """The engine dies in the middle: nobody has to press anything, and what was found stays."""
+    with visit(browser, site, "/web/") as page:
+        page.add_init_script("""
+          const Real = Worker;
+          window.workers = [];
+          window.Worker = class extends Real { constructor(...all) { super(...all); workers.push(this); } };
+        """)
+        page.goto(f"{site}/web/whisper/")
+        wait_ready(page)
+        page.evaluate("""() => {   // when a line of the second window is there, however fast the machine is
+          const watch = new MutationObserver(() => {
+            if (document.querySelectorAll("#lines li:not(.pending)").length < 6) return;
+            watch.disconnect();
+            workers.at(-1).dispatchEvent(new ErrorEvent("error", { message: "gone" }));
+          });
+          watch.observe(document.querySelector("#lines"), { childList: true, subtree: true, attributes: true });
+        }""")
+        give(page, "long.wav", sample_times(8))
+        page.wait_for_function("() => workers.length === 2", timeout=DONE_MS)
+        page.locator("#job[aria-busy=false]").wait_for(timeout=DONE_MS)
+        expect(page.locator("#job-facts")).to_contain_text(re.compile(r"went on from \d:\d\d"))
+        assert words(page).count("once upon a time") == 8
+        starts = page.locator("#lines .time").all_inner_texts()
+        assert starts == sorted(starts)
+
+
 def test_lines_of_chosen_length(page):
     page.locator("#options > summary").click()
     page.get_by_label("Time every word").check()
     give(page, "words.wav", SAMPLE.read_bytes())
-    page.locator("#job[aria-busy=false]").wait_for(timeout=DONE_MS)
+    wait_done(page, "words.wav")
     page.get_by_label("Time every word").uncheck()
     page.locator("#options > summary").click()
     with page.expect_download() as got:
@@ -180,14 +254,15 @@ def test_a_recording_made_meanwhile_and_a_microphone_that_goes_away(browser, sit
     switches = ["--no-sandbox", "--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream"]
     talking = browser.browser_type.launch(executable_path=chromium_path(), args=switches)
     try:
-        with visit(talking, site) as page:
+        with visit(talking, site, gated=True) as page:
             wait_ready(page)
             page.evaluate("""() => {
               const ask = navigator.mediaDevices.getUserMedia.bind(navigator.mediaDevices);
               navigator.mediaDevices.getUserMedia = async (wish) => window.taken = await ask(wish);
             }""")
-            give(page, "long.wav", sample_times(8))
-            expect(page.locator("#doing")).to_contain_text(re.compile("Listening| of "), timeout=DONE_MS)
+            hold(page, "progress")
+            give(page, "long.wav", sample_times(4))
+            wait_held(page)
             page.get_by_role("button", name="Record", exact=True).click()
             expect(page.locator("#mic-say")).to_have_text(re.compile(r"Recording \d:(0[1-9]|[1-5]\d)"), timeout=DONE_MS)
             drop_all(page, [("dropped.wav", SAMPLE.read_bytes())])

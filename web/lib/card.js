@@ -3,12 +3,13 @@
  * the choice of executor and threads, what is in use and why, and where the time went.
  */
 import { EngineError } from "../../workers/client.js";
+import { modelCard, runCard } from "./cardview.js";
 import { device } from "./device.js";
 import { isCancelled } from "./link.js";
-import { noteUse, Stored, storedPanel } from "./stored.js";
+import { noteUse, Stored } from "./stored.js";
 import { byId, el, formatBytes, sentence, setFacts, settings } from "./ui.js";
 import { Verify } from "./verify.js";
-import { errorNotice, executorName, loadWords, Pace } from "./words.js";
+import { errorNotice, errorWords, executorName, loadWords, Pace } from "./words.js";
 
 /** Python with NumPy and the engine's code, measured; a manifest that knows the whole sum is believed instead. */
 const RUNTIME_BYTES = 80e6;
@@ -23,7 +24,8 @@ const RUNTIME_BYTES = 80e6;
  * @property {(names: string[]) => string[]} missing what a folder with these files lacks
  * @property {(files: File[]) => File[]} [useful] those to read of a folder's files
  *
- * @typedef {import("./link.js").Model & {about: string}} Served
+ * @typedef {import("./link.js").Model} Model
+ * @typedef {Model & {about: string}} Served
  */
 
 /** The executor and threads that the person chose here before. @returns {import("./link.js").Choice} */
@@ -50,15 +52,24 @@ export class ModelCard {
   /** @type {Array<[string, string]>} */
   #before = [];
   #bytes = 0;
-  /** A person's own model that cannot be loaded here. @type {import("./link.js").Model | null} */
+  /** What is told of a person's own models. @type {WeakMap<Model, {bytes: number, before: Array<[string, string]>, note: string}>} */
+  #own = new WeakMap();
+  /** The files that were opened last. @type {Model | null} */
+  #opened = null;
+  /** What was on its way when they were opened. @type {Model | null} */
+  #former = null;
+  #dropped = false;
+  /** A person's own model that cannot be loaded here. @type {Model | null} */
   #refused = null;
   /** What load() told last. @type {any} */
   #used = null;
   /** The manifests of the served models by their addresses; null where there is none. @type {Map<string, any>} */
   #manifests = new Map();
 
-  /** Model or settings changed: what runs with the old ones is over. @type {() => void} */
+  /** Another model is chosen, or how it runs: what runs with the old ones is over. @type {(what: "model" | "executor") => void} */
   onReplace = () => {};
+  /** Files that were dropped on the page are not used. @type {(words: string) => void} */
+  onRefused = () => {};
   /** @type {(button: HTMLButtonElement) => void} */
   onDiagnostics = () => {};
 
@@ -75,8 +86,9 @@ export class ModelCard {
     this.#stop = byId("load-stop", HTMLButtonElement);
     this.#facts = byId("model-facts", HTMLDListElement);
     link.family = kind.task;
+    link.onFallBack = (refused, error) => this.#fallBack(refused, error);
     this.#stored = new Stored(kind.task);
-    this.#stored.onOpen = (files, name) => this.own(files, name, true);
+    this.#stored.onOpen = (files, name) => this.own(files, name, "kept");
     this.#stored.onMirror = () => this.#again();
     this.#verify = new Verify(link, () => this.#change("wasm"));
     this.#verify.listen();
@@ -95,7 +107,7 @@ export class ModelCard {
       byId(button, HTMLButtonElement).addEventListener("click", () => files.click());
       files.addEventListener("change", () => {
         const chosen = [...files.files ?? []].filter((file) => file.webkitRelativePath.split("/").length <= 2);   // not of folders in it
-        if (chosen.length) this.own(chosen, chosen[0].webkitRelativePath.split("/")[0]);
+        if (chosen.length) this.own(chosen, chosen[0].webkitRelativePath.split("/")[0], "picked");
         files.value = "";                               // the same may be chosen again
       });
     }
@@ -128,15 +140,9 @@ export class ModelCard {
       if (model !== this.link.model.model) return;
       this.#bytes = size;
       byId("model-note", HTMLParagraphElement).textContent = String(manifest?.about || about);
-      if (manifest) this.#describe(size, manifest.memory_bytes || undefined, manifest.licence);
-      else this.#before = [];
+      this.#before = manifest ? facts(size, manifest.memory_bytes || undefined, manifest.licence) : [];
     });
     this.show();
-  }
-
-  /** @param {number} bytes @param {number | undefined} memory @param {string | undefined} licence */
-  #describe(bytes, memory, licence) {
-    this.#before = [["Size", formatBytes(bytes)], ["Memory it needs", formatMemory(memory ?? bytes * 1.1 + RUNTIME_BYTES)], ["Licence", licence ?? ""]];
   }
 
   /** Bytes of the model's files; 0 while not known. */
@@ -144,78 +150,122 @@ export class ModelCard {
     return this.#bytes;
   }
 
-  /** A person's own model, if these files are one. @param {File[]} files @param {string} folder its name, "" for loose files @param {boolean} [kept] it comes from the list */
-  own(files, folder, kept = false) {
-    const outcome = byId("own-outcome", HTMLDivElement);
-    const wanted = this.kind.missing(files.map((file) => file.name));
+  /**
+   * A person's own model, if these files are one.
+   * @param {File[]} files @param {string} folder its name, "" for loose files
+   * @param {"picked" | "dropped" | "kept"} how kept: it comes from the list
+   */
+  own(files, folder, how) {
+    this.#dropped = how === "dropped";
+    const kept = how === "kept", wanted = this.kind.missing(files.map((file) => file.name));
     if (wanted.length) {
-      byId("own", HTMLDetailsElement).open = true;
-      outcome.replaceChildren(el("p", { class: "notice bad", role: "alert",
-        text: `${this.kind.family} needs ${wanted.join(", ")}; ${folder ? "the chosen folder does" : "the chosen files do"} not have ${wanted.length > 1 ? "them" : "it"}.` }));
-      outcome.scrollIntoView({ block: "nearest" });
-      const said = outcome.firstChild;
+      this.#opened = null;
+      const said = this.#say(`${this.kind.family} needs ${wanted.join(", ")}; ${folder ? "the chosen folder does" : "the chosen files do"} not have ${wanted.length > 1 ? "them" : "it"}.`);
       void this.link.examine(files).then(({ family }) => {
-        if (family !== this.kind.task && outcome.firstChild === said) outcome.replaceChildren(el("p", { class: "notice bad", role: "alert", text: elsewhere(family) }));
+        if (family !== this.kind.task && said.isConnected) this.#say(elsewhere(family));
       }, () => {});                                       // nothing that is known: what was said stands
       return;
     }
-    outcome.replaceChildren();
     const useful = this.kind.useful?.(files) ?? files.filter((file) => /\.(json|safetensors|txt)$/.test(file.name));
-    this.#bytes = useful.reduce((sum, file) => sum + file.size, 0);
-    this.#describe(this.#bytes, undefined, undefined);
-    this.#replace({ model: null, files: useful, name: folder || nameOf(useful) });
-    byId("model-note", HTMLParagraphElement).textContent = kept ? "Your own model, kept in this browser." : "Your own files, read on this device.";
-    this.#stored.offer(kept ? null : { name: this.link.model.name, files: useful });
-    void this.#examine(this.link.model);
+    const model = this.#opened = { model: null, files: useful, name: folder || nameOf(useful) };
+    const bytes = useful.reduce((sum, file) => sum + file.size, 0);
+    this.#own.set(model, { bytes, before: facts(bytes, undefined, undefined), note: kept ? "Your own model, kept in this browser." : "Your own files, read on this device." });
+    const outcome = byId("own-outcome", HTMLDivElement);
+    const { state } = this.link;
+    this.#former = state === "loading" ? this.link.model : null;
+    if (state !== "ready" && state !== "busy") this.#use(model, kept);
+    else outcome.replaceChildren(el("p", { class: "notice", text: `Looking at ${model.name}` }));   // what works goes on until this is known to be a model
+    void this.#examine(model, kept);
   }
 
-  /** What a person's own files are and will take, from their headers: told, or refused, before they are loaded. @param {import("./link.js").Model} model */
-  async #examine(model) {
-    const outcome = byId("own-outcome", HTMLDivElement);
+  /** @param {Model} model a person's own @param {boolean} kept */
+  #use(model, kept) {
+    this.#replace(model);
+    byId("own-outcome", HTMLDivElement).replaceChildren();
+    this.#stored.offer(kept ? null : { name: model.name, files: model.files ?? [] });
+  }
+
+  /** What a person's own files are and will take, from their headers: told, or refused, before they are loaded. @param {Model} model @param {boolean} kept */
+  async #examine(model, kept) {
     try {
       const found = await this.link.examine(model.files ?? []);
-      if (this.link.model !== model) return;
-      this.#describe(found.bytes, found.memory, undefined);
-      if (found.parameters) this.#before.push(["Weights", `${Object.keys(found.dtypes)[0].toUpperCase()}, ${formatCount(found.parameters)} parameters`]);
+      if (this.#opened !== model) return;
+      const before = facts(found.bytes, found.memory, undefined);
+      if (found.parameters) before.push(["Weights", `${Object.keys(found.dtypes)[0].toUpperCase()}, ${formatCount(found.parameters)} parameters`]);
+      this.#own.set(model, { .../** @type {any} */ (this.#own.get(model)), before });
       const words = found.family !== this.kind.task ? elsewhere(found.family)
         : found.memory > found.most ? `It needs about ${formatBytes(found.memory)} of memory; a page may have ${formatBytes(found.most)} at most. Choose a smaller model, or one with weights of fewer bits.` : null;
-      this.#refuse(model, words);
+      if (words) this.#refuse(model, words);
+      else if (this.link.model === model) this.#showChoice();
+      else this.#use(model, kept);
     } catch (error) {
-      if (this.link.model === model && !isCancelled(error)) this.#refuse(model, String(/** @type {any} */ (error)?.message ?? error), error);
+      if (this.#opened === model && !isCancelled(error)) this.#refuse(model, String(/** @type {any} */ (error)?.message ?? error), error);
     }
-    this.show();
   }
 
-  /** @param {import("./link.js").Model} model @param {string | null} words why it cannot be loaded @param {unknown} [error] that says so */
+  /** @param {Model} model @param {string} words why it cannot be loaded @param {unknown} [error] that says so */
   #refuse(model, words, error) {
-    const outcome = byId("own-outcome", HTMLDivElement);
-    this.#refused = words ? model : null;
-    if (!words) return;
-    this.link.refuse(error instanceof EngineError ? error : new EngineError("bad_input", words));
+    if (this.link.model === model && this.#former) {
+      this.#replace(this.#former);
+      this.#stored.offer(null);
+      void this.link.ready().catch(() => {});
+    }
+    if (this.link.model === model) {
+      this.#refused = model;
+      this.link.refuse(error instanceof EngineError ? error : new EngineError("bad_input", words));
+      this.#stored.offer(null);
+      this.#showChoice();
+      this.#say(words);
+    } else {
+      this.#say(`${sentence(words)} ${this.link.model.name} is used as before.`);
+    }
+  }
+
+  /** @param {Model} refused @param {unknown} error */
+  #fallBack(refused, error) {
     this.#stored.offer(null);
+    this.#showChoice();
+    this.#say(`${refused.name} could not be loaded. ${sentence(errorWords(error).message)} ${this.link.model.name} is used again.`);
+  }
+
+  /** That files are not used. @param {string} words */
+  #say(words) {
+    const said = el("p", { class: "notice bad", role: "alert", text: words }), outcome = byId("own-outcome", HTMLDivElement);
     byId("own", HTMLDetailsElement).open = true;
-    outcome.replaceChildren(el("p", { class: "notice bad", role: "alert", text: words }));
+    outcome.replaceChildren(said);
+    outcome.scrollIntoView({ block: "nearest" });
+    if (this.#dropped) this.onRefused(words);
+    return said;
   }
 
   /** @param {Served} served */
   #serve(served) {
+    this.#opened = null;
     this.#replace(served);
     this.#stored.offer(null);
     byId("own-outcome", HTMLDivElement).replaceChildren();
-    this.#showServed();
   }
 
-  /** @param {import("./link.js").Model} model */
+  /** @param {Model} model */
   #replace(model) {
-    this.onReplace();
+    this.onReplace("model");
     this.link.model = model;
-    this.link.reset();
+    this.link.reset(true);
+    this.#showChoice();
+  }
+
+  /** Which model is chosen, and what is known of it. */
+  #showChoice() {
+    const { model } = this.link, own = this.#own.get(model);
     this.kind.served.forEach((served, i) => {
       const choice = /** @type {HTMLInputElement | null} */ (document.getElementById(`model-${i}`));
       if (choice) choice.checked = served.model === model.model;
     });
     byId("own-back", HTMLButtonElement).hidden = model.model !== null;
     byId("model-name", HTMLHeadingElement).textContent = model.name;
+    if (!own) return this.#showServed();
+    [this.#bytes, this.#before] = [own.bytes, own.before];
+    byId("model-note", HTMLParagraphElement).textContent = own.note;
     this.show();
   }
 
@@ -236,8 +286,8 @@ export class ModelCard {
   /** The same model anew, if it was loaded or on its way. */
   #again() {
     const wasUp = this.link.state !== "idle" && this.link.state !== "failed";
-    this.onReplace();
-    this.link.reset();
+    this.onReplace("executor");
+    this.link.reset(true);
     if (wasUp) void this.link.ready().catch(() => {});
   }
 
@@ -303,61 +353,12 @@ const nameOf = (files) => files.reduce((a, b) => (b.size > a.size ? b : a)).name
 const elsewhere = (family) => `This is ${KINDS[family]}. It can be used on the ${PAGES[family]} page.`;
 /** 135 M, 1.1 B @param {number} n */
 const formatCount = (n) => (n >= 1e9 ? `${(n / 1e9).toFixed(1)} B` : n >= 1e6 ? `${Math.round(n / 1e6)} M` : n.toLocaleString("en"));
+/** What is told before a model is loaded. @param {number} bytes @param {number | undefined} memory @param {string | undefined} licence @returns {Array<[string, string]>} */
+const facts = (bytes, memory, licence) => [["Size", formatBytes(bytes)], ["Memory it needs", formatMemory(memory ?? bytes * 1.1 + RUNTIME_BYTES)], ["Licence", licence ?? ""]];
 /** @param {{files: Array<{bytes: number}>}} manifest */
 const bytesOf = (manifest) => manifest.files.reduce((sum, file) => sum + file.bytes, 0);
 /** @param {number} bytes */
 const formatMemory = (bytes) => `about ${formatBytes(Math.ceil(bytes / 10e6) * 10e6)}`;
-
-/** Which model, and what it takes. @param {Kind} kind @param {import("./link.js").Model} first */
-function modelCard({ served, own, family }, first) {
-  const button = (/** @type {string} */ id, /** @type {string} */ text, hidden = false) =>
-    el("button", { type: "button", class: "button compact", id, text, hidden });
-  const list = served.length < 2 ? [] : [el("div", { class: "models", role: "radiogroup", "aria-label": "Models" },
-    ...served.map(({ name, model }, i) => el("label", {},
-      el("input", { type: "radio", name: "model", id: `model-${i}`, checked: model === first.model }),
-      el("span", { text: name }), el("span", { class: "small muted number", id: `model-${i}-facts` }))))];
-  const load = button("load", "Load the model", true);
-  load.classList.add("primary");
-  return el("section", { class: "card", "aria-labelledby": "model-name" },
-    el("h2", { id: "model-name", text: first.name }),
-    el("p", { class: "small muted", id: "model-note", text: served.find(({ model }) => model === first.model)?.about ?? "" }),
-    el("div", { class: "stack" },
-      ...list,
-      el("dl", { class: "facts", id: "model-facts" }),
-      el("div", { class: "meter", id: "load-meter", hidden: true },
-        el("progress", { id: "load-bar", max: 1, "aria-label": "Loading the model" }),
-        el("p", { class: "spread muted" }, el("span", { id: "load-doing" }), el("span", { id: "load-left" }))),
-      el("div", { id: "load-outcome" }),
-      el("div", { class: "row" }, load, button("load-stop", "Stop loading", true)),
-      el("details", { id: "own" },
-        el("summary", { class: "small", text: own.summary }),
-        el("div", { class: "stack small" },
-          el("p", {}, ...own.about),
-          el("div", { class: "row" },
-            ...(own.accept ? [button("own-pick", "Choose files")] : []),
-            button("own-open", own.accept ? "Choose a folder" : "Choose the folder"),
-            button("own-keep", "Keep this model in this browser", true),
-            button("own-back", `Back to ${served[0].name}`, true)),
-          ...(own.accept ? [el("input", { type: "file", id: "own-file", accept: own.accept, multiple: true, "aria-label": `${family}: files`, hidden: true })] : []),
-          el("input", { type: "file", id: "own-files", webkitdirectory: true, multiple: true, "aria-label": "Model folder", hidden: true }),
-          el("div", { id: "own-outcome" }))),
-      storedPanel()));
-}
-
-/** How it runs. */
-function runCard() {
-  const options = [["auto", "Automatic"], ["wasm", "WASM SIMD"], ["webgpu", "WebGPU"], ["numpy", "NumPy (slow)"]];
-  return el("section", { class: "card stack", "aria-labelledby": "run-title" },
-    el("h2", { id: "run-title", text: "How it runs" }),
-    el("div", { class: "fields" },
-      el("div", { class: "field" }, el("label", { for: "executor", text: "Executor" }),
-        el("select", { id: "executor" }, ...options.map(([value, text]) => el("option", { value, text })))),
-      el("div", { class: "field" }, el("label", { for: "threads", text: "Threads" }),
-        el("select", { id: "threads" }, el("option", { value: "", text: "Automatic" })))),
-    el("p", { class: "small", id: "run-why", text: "The model is not loaded yet." }),
-    el("dl", { class: "facts", id: "run-facts" }),
-    Verify.panel());
-}
 
 /** A progress bar at `part`, or moving while it is not known. @param {HTMLProgressElement} bar @param {number | null} part */
 export function showPart(bar, part) {

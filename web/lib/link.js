@@ -8,6 +8,7 @@
  *   capacity: tokens that a language model shall have room for
  */
 import { Engine, EngineError } from "../../workers/client.js";
+import { fasterWords, forgetTrial, trialOf } from "./device.js";
 import { settings } from "./ui.js";
 
 /** True for the error that means "you asked for this to stop". @param {unknown} error */
@@ -59,11 +60,16 @@ export class Link {
   error = null;
   /** Whether what it does is to compare kernels with the reference. */
   verifying = false;
+  /** The model that was loaded last: it takes the place of another that cannot be. @type {Model | null} */
+  #worked = null;
   /** What requests wait for: a GPU that is tried before its first use, and left where it is wrong. @type {Promise<void> | null} */
   trial = null;
 
   /** Called after every change of state, progress, info or error. @type {() => void} */
   onChange = () => {};
+
+  /** A person's own model could not be loaded; the one that worked before it is loaded again. @type {(refused: Model, error: unknown) => void} */
+  onFallBack = () => {};
 
   /** The family that the page takes; others are refused. @type {"whisper" | "sam" | "llama" | null} */
   family = null;
@@ -80,28 +86,43 @@ export class Link {
     return this.#load;
   }
 
+  /** @returns {Promise<any>} */
   async #begin() {
     const stop = this.#stop = new AbortController();
     const { model, files } = this.model;
     const { executor, threads, capacity } = this.choice;
     const current = () => stop === this.#stop;
     const distrusted = executor === "auto" && settings.get("wrong-gpu") === navigator.userAgent;
+    const raced = trialOf(this.family), slow = raced && raced.times < 1 ? raced : null;
     this.#set("loading", { info: null, progress: null, needs: null, error: null });
     try {
       const info = await this.#engine.load(
         { model, executor: distrusted ? "wasm" : executor, ...(files && { files }), ...(threads && { threads }), ...(capacity && { capacity }),
-          ...(this.family && { family: this.family }), ...(settings.get("mirror") && model && { mirror: settings.get("mirror") }) },
+          ...(this.family && { family: this.family }), ...(slow && { slow: { gpu: slow.gpu, times: slow.times } }),
+          ...(settings.get("mirror") && model && { mirror: settings.get("mirror") }) },
         { signal: stop.signal, onEvent: (/** @type {any} */ event) => {
           if (!current() || event.event !== "progress") return;
           if (event.stage === "memory") this.#set("loading", { needs: event.total });
           else if (!behind(event, this.progress)) this.#set("loading", { progress: event });
         } });
+      stop.signal.throwIfAborted();                       // it came to its end all the same
+      if (raced && raced.version !== info.version) forgetTrial(this.family);   // it tells nothing of what runs now
+      else if (raced && executor === "auto") info.reason += fasterWords(raced, info);
       if (distrusted) info.reason = `${info.reason}, as a verification found this GPU wrong`;
-      if (current()) this.#set("ready", { info, progress: null });
+      if (current()) {
+        this.#worked = this.model;
+        this.#set("ready", { info, progress: null });
+      }
       return info;
     } catch (caught) {
       const why = stop.signal.reason;                     // a load that was refused ends with the reason, not as stopped
       const error = why instanceof EngineError ? why : caught;
+      const refused = this.model, worked = this.#worked;
+      if (current() && !isCancelled(error) && !refused.model && worked && worked !== refused) {
+        this.model = worked;
+        this.onFallBack(refused, error);
+        return await this.#begin();                       // who waits is served by the model that worked
+      }
       if (current()) {
         this.#load = null;
         this.#set(isCancelled(error) ? "idle" : "failed", { error: isCancelled(error) ? null : error, progress: null });
@@ -110,13 +131,30 @@ export class Link {
     }
   }
 
-  /** Forget the load under way or done, so that the next ready() starts afresh with the model and choice of then. */
-  reset() {
+  /**
+   * Loaded: who waits for a load that another one replaces, waits for that. Rejects if it fails or is stopped.
+   * @param {AbortSignal} signal
+   */
+  async up(signal) {
+    for (;;) {
+      try {
+        return await orStopped(this.ready(), signal);
+      } catch (/** @type {any} */ error) {
+        if (signal.aborted || !error?.data?.replaced) throw error;
+      }
+    }
+  }
+
+  /**
+   * Forget the load under way or done, so that the next ready() starts afresh with the model and choice of then.
+   * @param {boolean} [replaced] another load takes its place: see up()
+   */
+  reset(replaced = false) {
     const loading = this.state === "loading";
     const { signal } = this.#stop;
     this.#load = null;
     if (loading) {
-      this.#stop.abort();
+      this.#stop.abort(replaced ? new EngineError("cancelled", "another load takes its place", { replaced }) : undefined);
     } else if (!signal.aborted) {
       this.#stop = new AbortController();
     }
@@ -179,9 +217,15 @@ export class Link {
     if (this.info) this.#set(this.state, { info: { ...this.info, ...facts } });
   }
 
-  /** What files are and will take, from their headers. @param {File[]} files */
-  examine(files) {
-    return this.#engine.examine({ files });
+  /** What files are and will take, from their headers; what is loaded stays. @param {File[]} files */
+  async examine(files) {
+    if (this.state !== "busy") return this.#engine.examine({ files });
+    const beside = new Engine();                          // the one in use may have no time for an hour
+    try {
+      return await beside.examine({ files });
+    } finally {
+      beside.close();
+    }
   }
 
   /** Versions and device facts as the worker sees them, or null while there is no worker to ask. */

@@ -13,8 +13,10 @@ import { Composer } from "./composer.js";
 import { canForget, forget, joined, message, newChat, titleOf, toJson, toMarkdown, toTxt } from "./conversation.js";
 import { History } from "./history.js";
 import { Log, reasonWords } from "./log.js";
-import { formatRate, linkName, llama, modelNamed, rate, runTimes } from "./model.js";
-import { linkOf, Options } from "./options.js";
+import { linkTo, read } from "./links.js";
+import { formatRate, llama, modelNamed, rate, runTimes } from "./model.js";
+import { Options } from "./options.js";
+import { Sheet } from "./sheet.js";
 import * as store from "./store.js";
 import { Writer } from "./writer.js";
 
@@ -39,13 +41,14 @@ const button = (/** @type {string} */ id) => byId(id, HTMLButtonElement);
 const view = {
   log: byId("log", HTMLOListElement), greeting: byId("greeting", HTMLDivElement), ideas: byId("ideas", HTMLDivElement), outcome: byId("outcome", HTMLDivElement),
   doing: byId("doing", HTMLParagraphElement), context: byId("context", HTMLParagraphElement), bar: byId("context-bar", HTMLProgressElement),
-  words: byId("context-words", HTMLSpanElement), away: byId("take-away", HTMLDivElement), side: byId("side", HTMLDivElement),
-  chat: byId("chat", HTMLElement), systemField: byId("system-field", HTMLDivElement), settings: button("settings"),
+  words: byId("context-words", HTMLSpanElement), away: byId("take-away", HTMLDivElement),
+  chat: byId("chat", HTMLElement), systemField: byId("system-field", HTMLDivElement),
 };
 const options = new Options();
 const composer = new Composer();
 const log = new Log();
 const history = new History();
+const sheet = new Sheet();
 const writer = new Writer(link);
 const card = new ModelCard(link, llama);
 
@@ -302,36 +305,14 @@ link.onChange = () => {
 
 // ---- links ---------------------------------------------------------------------------------------------------------------
 
-/** A link with everything that an answer was made of. @param {number} index */
-function linkTo(index) {
-  const { outcome } = chat.messages[index];
-  if (!outcome) return "";
-  const to = linkOf(outcome.options, outcome.seed, outcome.system), name = linkName(link.model);
-  if (name) to.set("model", name);
-  else to.set("own", link.model.name);
-  to.set("mode", chat.mode);
-  const before = chat.messages.slice(outcome.from ?? chat.from, index);
-  to.set("messages", JSON.stringify(chat.mode === "text" ? [["user", before.map(({ text }) => text).join("")]] : before.map(({ role, text }) => [role, text])));
-  return `${location.href.split("#")[0]}#${to}`;
-}
-
 /** Set everything as a link says; its last question stands in the text field. @param {URLSearchParams} from */
 function follow(from) {
   options.take(from);
-  const mode = from.get("mode") === "text" ? "text" : "chat";
-  /** @type {any} */
-  let given = [];
-  try {
-    given = JSON.parse(from.get("messages") ?? "[]");
-  } catch {
-    // not one of ours
-  }
-  const sound = Array.isArray(given) ? given.filter((each) => Array.isArray(each) && ["user", "assistant"].includes(each[0]) && typeof each[1] === "string") : [];
+  const { mode, messages, question } = read(from);
   const next = newChat(mode);
-  next.messages = sound.map(([role, text]) => message(role, text));
-  const question = next.messages.at(-1)?.role === "user" ? next.messages.pop() : null;
+  next.messages = messages;
   begin(next);
-  if (question) composer.text = question.text;
+  if (question) composer.text = question;
   if (from.get("own")) note("Made with a model of its own", `This link was made with ${from.get("own")}, which is not part of it. Open that model first, under “Use another language model”.`);
 }
 
@@ -353,14 +334,14 @@ function edit(index) {
 log.onEdit = edit;
 log.onAgain = again;
 log.onGoOn = () => { if (!writer.now) void write(true); };
-log.onLink = (index, on) => void copied(on, linkTo(index));
+log.onLink = (index, on) => void copied(on, linkTo(chat, index, link.model));
 log.onSeed = (seed) => {
   options.seed = seed;
   announce(`Seed ${seed} is set for the next answers`);
   byId("seed", HTMLInputElement).scrollIntoView({ block: "nearest" });
 };
 history.onOpen = (next) => {
-  closeSheet();
+  sheet.close();
   void store.read(next.id).then((found) => begin(found ?? next));
 };
 history.onDelete = (gone) => void remove(gone);
@@ -382,12 +363,15 @@ for (const format of view.away.querySelectorAll("button[data-format]")) {
 }
 options.onCapacity = (capacity) => {
   const wasUp = link.state !== "idle" && link.state !== "failed";
-  stopAll();
+  card.onReplace("executor");
   link.choice = { ...link.choice, capacity };
-  link.reset();
+  link.reset(true);
   if (wasUp) void link.ready().catch(() => {});
 };
-card.onReplace = stopAll;
+card.onReplace = () => {
+  if (writer.now?.phase !== "waiting") writer.stop();      // what has not begun waits for what comes
+};
+card.onRefused = (words) => note("Not opened", words);
 card.onDiagnostics = (from) => void tellDiagnostics(from);
 button("diagnostics").addEventListener("click", () => void tellDiagnostics(button("diagnostics")));
 
@@ -416,27 +400,9 @@ listenForFiles({
 
 /** @param {File[]} files @param {string} folder */
 function takeModel(files, folder) {
-  const lacks = llama.missing(files.map(({ name }) => name)).length > 0;
-  card.own(files, folder);
-  if (lacks) note("Not a language model", String(document.querySelector("#own-outcome")?.textContent));
-  else view.outcome.replaceChildren();
+  view.outcome.replaceChildren();
+  card.own(files, folder, "dropped");
 }
-
-// settings are a sheet where there is no room beside the conversation
-function closeSheet() {
-  if (!view.side.classList.contains("open")) return;
-  view.side.classList.remove("open");
-  view.settings.setAttribute("aria-expanded", "false");
-  view.chat.inert = false;
-  view.settings.focus();
-}
-view.settings.addEventListener("click", () => {
-  view.side.classList.add("open");
-  view.settings.setAttribute("aria-expanded", "true");
-  view.chat.inert = true;
-  button("settings-close").focus();
-});
-button("settings-close").addEventListener("click", closeSheet);
 
 listenForKeys({
   "/": () => composer.focus(), n: () => button("new").click(),
@@ -446,7 +412,7 @@ listenForKeys({
     if (last && on) void copied(on, chat.mode === "text" ? log.wholeText() : last.text);
   },
 }, () => {
-  if (view.side.classList.contains("open")) closeSheet();
+  if (sheet.open) sheet.close();
   else stopAll();
 });
 

@@ -6,7 +6,7 @@
  * @typedef {import("./conversation.js").Message} Message
  * @typedef {{sampling: import("./options.js").Sampling, system: string, seed: number}} How
  */
-import { isCancelled, orStopped } from "../lib/link.js";
+import { isCancelled } from "../lib/link.js";
 import { message, request } from "./conversation.js";
 
 export class Writer {
@@ -34,7 +34,7 @@ export class Writer {
     answer.show = () => this.onProgress(answer);
     answer.show();
     try {
-      await orStopped(this.link.ready(), answer.stop.signal);
+      await this.link.up(answer.stop.signal);
       answer.phase = "reading";
       answer.show();
       const result = await this.link.run("generate", { ...params, options: { ...how.sampling, seed: how.seed } },

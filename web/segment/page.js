@@ -5,20 +5,18 @@
 import { ModelCard, savedChoice, showPart } from "../lib/card.js";
 import { isCancelled, Link } from "../lib/link.js";
 import { keepOffline } from "../lib/offline.js";
-import { announce, copyDiagnostics, fileName, isTyping, listenForKeys, say, showChip } from "../lib/page.js";
+import { announce, copyDiagnostics, isTyping, listenForKeys, showChip } from "../lib/page.js";
 import { PictureError, readPicture } from "../lib/picture.js";
-import { byId, el, formatMs, saveFile, settings } from "../lib/ui.js";
+import { byId, el, formatMs, settings } from "../lib/ui.js";
 import { errorNotice, loadWords, Pace } from "../lib/words.js";
 import { Input } from "./input.js";
 import { isModelFile, runTimes, sam } from "./model.js";
 import { isEmpty, Objects } from "./objects.js";
-import { Overlay } from "./overlay.js";
+import { Painter } from "./painter.js";
 import { percent, share, showCandidates, showThings } from "./panel.js";
-import { coco, cutOut, maskImage, svg } from "./save.js";
 import { Session } from "./session.js";
 import { Stage } from "./stage.js";
-
-/** @typedef {import("./objects.js").Thing} Thing */
+import { Take } from "./take.js";
 
 /** The engine starts first of all: the rest of the page is set up while it comes in. */
 const link = new Link(sam.served[0], savedChoice());
@@ -29,7 +27,8 @@ if (isLocal || settings.get(LOADED)) void link.ready().catch(() => {});
 const session = new Session(link);
 const objects = new Objects();
 const stage = new Stage();
-const overlay = new Overlay(stage.overlay);
+const painter = new Painter(session, objects, stage);
+const take = new Take(session, objects);
 const input = new Input();
 const card = new ModelCard(link, sam);
 
@@ -38,20 +37,18 @@ const view = {
   start: /** @type {HTMLElement} */ (document.querySelector(".start")), inputOutcome: byId("input-outcome", HTMLDivElement),
   job: byId("job", HTMLElement), name: byId("job-name", HTMLHeadingElement), facts: byId("job-facts", HTMLParagraphElement),
   stop: button("stop"), meter: byId("meter", HTMLDivElement), bar: byId("bar", HTMLProgressElement), doing: byId("doing", HTMLSpanElement),
-  left: byId("left", HTMLSpanElement), outcome: byId("outcome", HTMLDivElement), away: byId("take-away", HTMLDivElement), hint: byId("hint", HTMLParagraphElement),
+  left: byId("left", HTMLSpanElement), outcome: byId("outcome", HTMLDivElement), hint: byId("hint", HTMLParagraphElement),
   things: byId("things-card", HTMLElement), look: byId("look", HTMLElement),
   undo: button("undo"), redo: button("redo"), clear: button("clear"), everything: button("everything"), refine: button("refine"),
-  copy: button("copy"), cutout: button("cutout"), threshold: byId("threshold", HTMLInputElement), thresholdValue: byId("threshold-value", HTMLOutputElement),
-  opacity: byId("opacity", HTMLInputElement), outline: byId("outline", HTMLInputElement), preview: byId("preview", HTMLInputElement),
+  threshold: byId("threshold", HTMLInputElement), thresholdValue: byId("threshold-value", HTMLOutputElement),
+  preview: byId("preview", HTMLInputElement),
 };
 
 /** @type {AbortController} */
 let reading = new AbortController();
 /** While everything is being found. @type {{stop: AbortController, found: Array<{logits: Float32Array, iou: number}>, done: number, total: number, pace: Pace} | null} */
 let search = null;
-/** What a click where the pointer is would take. @type {Float32Array | null} */
-let hover = null;
-/** The prompt it belongs to. @type {import("./objects.js").Prompt | null} */
+/** The prompt of what a click where the pointer is would take. @type {import("./objects.js").Prompt | null} */
 let hovered = null;
 /** @type {unknown} */
 let lastError = null;
@@ -59,7 +56,7 @@ let lastError = null;
 // ---- a picture ----------------------------------------------------------------------------------------------------
 
 /** @param {Blob} blob @param {string} name */
-async function take(blob, name) {
+async function open(blob, name) {
   reading.abort();
   reading = new AbortController();
   const { signal } = reading;
@@ -69,7 +66,7 @@ async function take(blob, name) {
     if (signal.aborted) return;
     stopSearch();
     lastError = null;
-    hover = null;
+    painter.hover = null;
     view.outcome.replaceChildren();
     view.job.hidden = view.things.hidden = view.look.hidden = false;
     view.start.classList.add("small-start");
@@ -115,7 +112,7 @@ function askActive() {
 /** @param {Partial<import("./objects.js").Prompt>} change */
 function prompt(change) {
   if (!session.picture || search) return;
-  hover = null;
+  painter.hover = null;
   view.outcome.replaceChildren();
   objects.prompt(change);
 }
@@ -125,7 +122,7 @@ stage.onPoint = ({ x, y }, label) => {
   const known = last && last.x === x && last.y === y && last.label === label && hovered?.points.length === points.length + 1
     && points.every((point, i) => point === hovered?.points[i]) && hovered.box === objects.active.prompt.box && hovered.seed === objects.active.prompt.seed;
   if (known && hovered && session.picture && !search) {    // it was asked for while the pointer rested there
-    hover = null;
+    painter.hover = null;
     view.outcome.replaceChildren();
     objects.edit({ prompt: hovered, choice: null, region: null });
   } else {
@@ -145,17 +142,17 @@ stage.onHover = (place, label) => {
     session.follow({ ...thing.prompt, points: [...thing.prompt.points, { ...place, label }] });
   } else {
     session.follow(null);
-    if (hover && !place) {
-      hover = null;
-      paintSoon();
+    if (painter.hover && !place) {
+      painter.hover = null;
+      painter.soon();
     }
   }
 };
-stage.onResize = () => paintSoon();
+stage.onResize = () => painter.soon();
 stage.announce = announce;
 
 session.onAnswer = (answer) => {
-  hover = null;
+  painter.hover = null;
   objects.answer(answer.prompt, answer);
   const mask = objects.mask(objects.active);
   if (mask && session.picture) {
@@ -169,10 +166,11 @@ session.onHover = (answer) => {
   const thing = { ...objects.active, prompt: asked, choice: null, region: null };
   objects.remember(asked, answer);
   hovered = asked;
-  hover = objects.mask(thing)?.logits ?? null;
-  paintSoon();
+  painter.hover = objects.mask(thing)?.logits ?? null;
+  painter.soon();
 };
-session.onError = fail;
+session.onError = take.onError = fail;
+take.onNote = note;
 
 function refine() {
   const mask = objects.mask(objects.active);
@@ -185,7 +183,7 @@ function refine() {
 async function findEverything() {
   if (session.state !== "ready" || search) return;
   const mine = search = { stop: new AbortController(), found: /** @type {Array<{logits: Float32Array, iou: number}>} */ ([]), done: 0, total: 0, pace: new Pace() };
-  hover = null;
+  painter.hover = null;
   view.outcome.replaceChildren();
   showAll();
   announce("Looking for every object");
@@ -240,49 +238,11 @@ function stopAll() {
 
 // ---- what is seen -----------------------------------------------------------------------------------------------------
 
-let painting = 0;
-function paintSoon() {
-  if (painting) return;
-  painting = requestAnimationFrame(() => {
-    painting = 0;
-    paintNow();
-  });
-}
-
-function paintNow() {
-  const { picture } = session;
-  if (!picture) return;
-  const opacity = Number(view.opacity.value), ratio = Math.max(1, Math.min(devicePixelRatio || 1, 3));
-  const outline = view.outline.checked ? 2 * ratio : 0;
-  const active = objects.active;
-  /** @type {Array<{key: string | number, look: import("./overlay.js").Look}>} */
-  const layers = [];
-  for (const thing of [...objects.things.filter((each) => each !== active), active]) {
-    const mask = thing.visible ? objects.mask(thing) ?? heldMask(thing) : null;
-    if (!mask) continue;
-    const on = thing === active;
-    layers.push({ key: thing.id, look: { logits: mask.logits, threshold: thing.threshold, colour: thing.colour, opacity: on && hover ? opacity * 0.5 : opacity,
-      outline: on ? outline : outline / 2, outlineOpacity: 1 } });
-  }
-  if (hover) layers.push({ key: "hover", look: { logits: hover, threshold: 0, colour: active.colour, opacity: opacity * 0.7, outline: outline / 2, outlineOpacity: 0.8 } });
-  overlay.draw(picture, stage.pixels, layers);
-}
-
-/** The last mask of each object: it stays on the screen until the next answer. @type {Map<number, {logits: Float32Array}>} */
-const held = new Map();
-/** @param {Thing} thing */
-function heldMask(thing) {
-  return isEmpty(thing) ? null : held.get(thing.id) ?? null;
-}
-
 function showAll() {
   const { picture } = session;
   if (!picture) return showState();
   const active = objects.active, mask = objects.mask(active);
-  for (const thing of objects.things) {
-    const shown = objects.mask(thing);
-    if (shown) held.set(thing.id, shown);
-  }
+  painter.hold();
   stage.mark(active.region || !active.visible ? [] : active.prompt.points, active.region ? null : active.prompt.box);
   showThings(objects);
   showCandidates(objects, picture);
@@ -293,12 +253,11 @@ function showAll() {
   view.clear.disabled = !!search || objects.things.every(isEmpty);
   view.everything.disabled = session.state !== "ready" || !!search;
   view.refine.disabled = !mask || mask.index < 0 || !!search;
-  view.away.hidden = !objects.things.some((thing) => objects.mask(thing));
-  view.cutout.disabled = view.copy.disabled = !mask;
+  take.show();
   showProgress();
   showFacts();
   showState();
-  paintSoon();
+  painter.soon();
 }
 
 function showFacts() {
@@ -340,48 +299,6 @@ function showState() {
   showChip(link, session.state === "encoding" || search ? "Looking" : null);
 }
 
-// ---- taking away ------------------------------------------------------------------------------------------------------
-
-/** @param {Thing} thing @returns {import("./save.js").Object[]} */
-function out(thing) {
-  const mask = objects.mask(thing);
-  return mask ? [{ name: thing.name, logits: mask.logits, threshold: thing.threshold, iou: mask.iou, prompt: thing.prompt, colour: thing.colour }] : [];
-}
-
-/** @param {string} ending @param {(picture: import("../lib/picture.js").Picture) => Blob | Promise<Blob>} make */
-async function save(ending, make) {
-  const { picture } = session;
-  if (!picture) return;
-  try {
-    saveFile(`${fileName(picture.name, "picture")}${ending}`, await make(picture));
-  } catch (error) {
-    fail(error);
-  }
-}
-
-const text = (/** @type {string} */ words, /** @type {string} */ type) => new Blob([words], { type });
-const shownObjects = () => objects.things.filter((thing) => thing.visible).flatMap(out);
-
-view.cutout.addEventListener("click", () => void save("-cut-out.png", (picture) => cutOut(picture, out(objects.active)[0])));
-button("save-mask").addEventListener("click", () => void save("-mask.png", (picture) => maskImage(picture, shownObjects())));
-button("save-json").addEventListener("click", () => void save(".json", (picture) => text(coco(picture, shownObjects()), "application/json")));
-button("save-svg").addEventListener("click", () => void save(".svg", (picture) => text(svg(picture, shownObjects()), "image/svg+xml")));
-view.copy.addEventListener("click", () => void copyCutOut());
-
-async function copyCutOut() {
-  const { picture } = session, [object] = out(objects.active);
-  if (!picture || !object) return;
-  try {
-    if (!navigator.clipboard?.write || typeof ClipboardItem === "undefined") throw new Error("This browser does not let a page copy pictures. Save the cut-out instead.");
-    await navigator.clipboard.write([new ClipboardItem({ "image/png": cutOut(picture, object) })]);
-    say(view.copy, "Copied");
-    announce("Copied");
-  } catch (error) {
-    say(view.copy, "Not copied");
-    note("Not copied", error instanceof Error ? error.message : String(error));
-  }
-}
-
 /** @param {HTMLButtonElement} from where it was asked for */
 async function tellDiagnostics(from) {
   const { picture, state, timings } = session;
@@ -398,9 +315,9 @@ objects.onChange = () => {
 };
 session.onChange = showAll;
 session.modelKey = modelKey;
-input.onPicture = (blob, name) => void take(blob, name);
+input.onPicture = (blob, name) => void open(blob, name);
 input.onModel = (files, folder) => {
-  if (!folder || files.some(({ name }) => name === "config.json" || isModelFile(name))) card.own(files, folder);
+  if (!folder || files.some(({ name }) => name === "config.json" || isModelFile(name))) card.own(files, folder, "dropped");
   else input.onError(new PictureError("That is a folder. Drop one picture, or the folder of a Segment Anything model."));
 };
 input.onError = (error) => {
@@ -444,16 +361,6 @@ view.threshold.addEventListener("input", () => {
   sliding = true;
 });
 view.threshold.addEventListener("change", () => { sliding = false; });
-view.opacity.value = settings.get("segment.opacity", "0.45");
-view.opacity.addEventListener("input", () => {
-  settings.set("segment.opacity", view.opacity.value);
-  paintSoon();
-});
-view.outline.checked = settings.get("segment.outline", "on") === "on";
-view.outline.addEventListener("change", () => {
-  settings.set("segment.outline", view.outline.checked ? "on" : "off");
-  paintSoon();
-});
 view.preview.checked = settings.get("segment.preview", "on") === "on";
 view.preview.addEventListener("change", () => settings.set("segment.preview", view.preview.checked ? "on" : "off"));
 if (matchMedia("(pointer: coarse)").matches) {
@@ -461,7 +368,6 @@ if (matchMedia("(pointer: coarse)").matches) {
 }
 const diagnosticsButton = button("diagnostics");
 diagnosticsButton.addEventListener("click", () => void tellDiagnostics(diagnosticsButton));
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", paintSoon);
 
 // ---- keyboard -----------------------------------------------------------------------------------------------------------
 
@@ -470,7 +376,7 @@ const candidate = (/** @type {number} */ n) => {
   if (found) objects.edit({ choice: found.index });
 };
 listenForKeys({
-  o: () => input.openFile(), n: () => objects.add(), r: refine, e: () => void findEverything(), c: () => void copyCutOut(),
+  o: () => input.openFile(), n: () => objects.add(), r: refine, e: () => void findEverything(), c: () => void take.copy(),
   1: () => candidate(0), 2: () => candidate(1), 3: () => candidate(2), 4: () => candidate(3),
 }, stopAll);
 addEventListener("keydown", (event) => {

@@ -18,7 +18,10 @@ import { isModel } from "./model.js";
 
 const SAMPLE = new URL("../samples/candle.wav", import.meta.url);
 /** Endings of sounds and films that browsers may not know a type for. */
-const SOUND_NAME = /\.(wav|flac|mp3|m4a|aac|ogg|oga|opus|webm|mp4|m4v|mov|mkv|mka|aiff?|caf|amr|wma)$/i;
+const SOUNDS = "wav flac mp3 m4a aac ogg oga opus mka aif aiff caf amr wma".split(" "), FILMS = "webm mp4 m4v mov mkv".split(" ");
+const SOUND_NAME = new RegExp(`\\.(${[...SOUNDS, ...FILMS].join("|")})$`, "i");
+/** What the browser's picker is asked for. */
+const PICK = { id: "sound", multiple: true, types: [{ description: "Sound and films", accept: { "audio/*": SOUNDS.map((end) => `.${end}`), "video/*": FILMS.map((end) => `.${end}`) } }] };
 /** A recording shorter than this was a slip of the finger. */
 const SHORTEST_SECONDS = 0.25;
 
@@ -91,7 +94,22 @@ export class Input {
   }
 
   openFile() {
-    if (!this.recording) this.#file.click();
+    if (!this.recording) void this.#pick();
+  }
+
+  /** The picker whose files can be opened again another day, where the browser has it. */
+  async #pick() {
+    const { showOpenFilePicker } = /** @type {any} */ (window);
+    if (!showOpenFilePicker) return this.#file.click();
+    try {
+      /** @type {FileSystemFileHandle[]} */
+      const handles = await showOpenFilePicker.call(window, PICK);
+      this.#take(await Promise.all(handles.map((handle) => handle.getFile())), Promise.resolve(handles));
+    } catch (error) {
+      const { name } = /** @type {Error} */ (error);
+      if (["SecurityError", "NotAllowedError", "TypeError"].includes(name)) this.#file.click();   // not to this page: the older one
+      else if (name !== "AbortError") this.onError(error);
+    }
   }
 
   takeSample() {

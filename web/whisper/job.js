@@ -13,10 +13,12 @@
  *   where a run can be gone on with: the engine's state, and what was found before it
  */
 import { peaks, readSound, wavPeaks } from "../lib/audio.js";
-import { isCancelled, orStopped } from "../lib/link.js";
+import { isCancelled } from "../lib/link.js";
 import { Pace } from "../lib/words.js";
 
 const BARS = 480;
+/** What ended the engine, and not the sound: another one may go on. */
+const LOST = ["worker_died", "device_lost", "out_of_memory"];
 /** Levels a second that the engine tells (models/whisper/transcribe.py). */
 const LEVELS = 2;
 
@@ -117,18 +119,23 @@ export class Job {
       this.#set("reading");
       let read = await this.#read(false);
       this.#set("loading");
-      await orStopped(link.ready(), signal);
+      await link.up(signal);
       const wished = options();
       const place = this.#usable(model, wished);
       if (!place) this.#forget();
       const asked = place?.options ?? wished;
-      try {
-        await this.#transcribe(link, read.sound, asked, model, place);
-      } catch (/** @type {any} */ error) {
-        if (!error?.data?.whole || read.sound.kind !== "media") throw error;
-        this.#set("reading");
-        read = await this.#read(true);
-        await this.#transcribe(link, read.sound, asked, model, place);
+      for (let from = place; ;) {
+        try {
+          await this.#transcribe(link, read.sound, asked, model, from);
+          break;
+        } catch (/** @type {any} */ error) {
+          const further = LOST.includes(error?.code) && this.place && this.place.at > (from?.at ?? 0) ? this.place : null;
+          if (signal.aborted || !further && (!error?.data?.whole || read.sound.kind !== "media")) throw error;
+          this.#set("reading");
+          if (further) this.#goBack(further);
+          else read = await this.#read(true);
+          from = further ?? from;
+        }
       }
       this.#set("done");
     } catch (error) {
@@ -151,6 +158,13 @@ export class Job {
   #usable(model, wished) {
     if (this.place?.model !== model) return null;
     return this.asked || JSON.stringify(this.place.options) === JSON.stringify(wished) ? this.place : null;
+  }
+
+  /** A new engine goes on where the one before told last that it was. @param {Place} place */
+  #goBack(place) {
+    this.segments = [...place.segments];
+    this.text = this.progress = null;
+    this.#tell("segments");
   }
 
   /** There is nothing to go on from, or it does not fit. */
@@ -223,8 +237,8 @@ export class Job {
         if (!event.text.trim()) return;
         this.text = { text: event.text, start: event.start };
         return this.#tell("text");
-      case "restart":                                     // the engine began anew on something else
-        this.segments = [...before];
+      case "restart":                                     // the engine goes on on something else, or began anew there
+        this.segments = event.state ? this.segments.slice(0, event.state.segments) : [...before];
         this.text = this.progress = null;
         return this.#tell("segments");
       case "progress":

@@ -11,7 +11,7 @@
  * @typedef {"state" | "hypothesis" | "segment" | "told"} Change told: something about the sound that a person should know
  */
 import { Recorder } from "../lib/recorder.js";
-import { isCancelled, orStopped } from "../lib/link.js";
+import { isCancelled } from "../lib/link.js";
 import { Tape } from "../lib/tape.js";
 
 /** Seconds of sound that are worth a request; seconds that wait at most. */
@@ -100,7 +100,7 @@ export class Listener {
     const look = () => { if (!document.hidden) this.#look(); };
     document.addEventListener("visibilitychange", look);
     try {
-      await orStopped(link.ready(), this.#abort.signal);
+      await link.up(this.#abort.signal);
       if (!this.#over) this.#set("listening");
       await this.#listen(link, options);
     } catch (error) {

@@ -10,18 +10,17 @@ import { announce, copyDiagnostics, listenForKeys, showChip } from "../lib/page.
 import { byId, el, formatClock, formatFactor, formatMs, settings } from "../lib/ui.js";
 import { loadWords } from "../lib/words.js";
 import { Input } from "./input.js";
-import { Job } from "./job.js";
 import { Live } from "./live.js";
 import { isModel, runTimes, whisper } from "./model.js";
 import { applyLanguages, languageWords, options } from "./options.js";
 import { Player } from "./player.js";
 import { Queue, QueueList } from "./queue.js";
 import { errorNotice, Transcript } from "./result.js";
-import { forget, identity, Keeper, keptPlaces, placeOf } from "./resume.js";
 import { copyWords, listenToSave, showSave } from "./save.js";
+import { Unfinished } from "./unfinished.js";
 
 /** @typedef {import("./job.js").Change} Change */
-/** @typedef {import("./resume.js").Kept} Kept */
+/** @typedef {import("./job.js").Job} Job */
 
 /** The engine starts first of all: the rest of the page is set up while it comes in. */
 const link = new Link(whisper.served[0], savedChoice());
@@ -36,9 +35,9 @@ const card = new ModelCard(link, whisper);
 const queue = new Queue(run);
 const list = new QueueList(queue);
 const live = new Live(link, options);
+const unfinished = new Unfinished();
 
 const inputOutcome = byId("input-outcome", HTMLDivElement);
-const keptList = byId("kept", HTMLDivElement);
 const view = {
   job: byId("job", HTMLElement), name: byId("job-name", HTMLHeadingElement), facts: byId("job-facts", HTMLParagraphElement),
   stop: byId("stop", HTMLButtonElement), again: byId("again", HTMLButtonElement), goOn: byId("go-on", HTMLButtonElement),
@@ -65,21 +64,9 @@ function modelKey() {
  */
 async function run(job, tell) {
   await live.over;                                        // the engine hears one thing at a time
-  const model = modelKey(), { source } = job;
-  const key = source.blob ? await identity(source.blob, source.name).catch(() => null) : null;
-  const keeper = key ? new Keeper(key, source) : null;
-  const kept = key && !job.fresh ? await placeOf(key) : null;
-  if (kept && !job.place && kept.place.model === model) {
-    job.restore(kept.place);
-    job.again(true);
-    job.asked = wanted?.key === key;
-    tell("segments");
-  }
-  if (wanted && wanted.name === source.name && wanted.key !== key) {
-    input.onNotice(`This ${source.name} is another file than before (its size, date or content differ): it is transcribed from its beginning.`);
-  }
-  if (wanted?.name === source.name) wanted = null;
-  if (kept) keptList.querySelector(`[data-key="${CSS.escape(kept.key)}"]`)?.remove();
+  const model = modelKey();
+  const keeper = await unfinished.begin(job, model);
+  if (job.place) tell("segments");
   await job.run(link, options, model, (what) => {
     tell(what);
     if (what === "progress") keeper?.keep(job.place);
@@ -240,58 +227,6 @@ link.onChange = () => {
 /** @type {any} */
 let shown = null;
 
-// ---- what an earlier visit left ---------------------------------------------------------------------------------------
-
-/** The file that a person was asked to choose again. @type {Kept | null} */
-let wanted = null;
-
-/** Offer to go on. @param {Kept} kept */
-function offer(kept) {
-  const { name, place } = kept;
-  const button = (/** @type {string} */ text, /** @type {() => void} */ act) => el("button", { class: "button compact", type: "button", text, onclick: act });
-  const card = el("section", { class: "notice", "data-key": kept.key, "aria-label": `Unfinished: ${name}` },
-    el("h3", { text: `Go on with ${name} from ${formatClock(place.at)}?` }),
-    el("p", { text: `${formatClock(place.at)} of ${formatClock(place.total)} were transcribed on ${new Date(kept.when).toLocaleDateString("en", { day: "numeric", month: "long" })}, and kept in this browser.` }),
-    el("div", { class: "row" },
-      button("Go on", () => void goOn(kept, card)),
-      button("Show what there is", () => {
-        const job = new Job({ name, blob: kept.recording, recorded: !!kept.recording });
-        job.restore(place);
-        queue.place(job);
-      }),
-      button("Forget it", () => {
-        card.remove();
-        void forget(kept.key);
-      })));
-  keptList.append(card);
-}
-
-/** @param {Kept} kept @param {HTMLElement} card */
-async function goOn(kept, card) {
-  const blob = kept.recording ?? await opened(kept);
-  if (blob && await identity(blob, kept.name) === kept.key) {
-    card.remove();
-    queue.add({ name: kept.name, blob, recorded: !!kept.recording, handle: Promise.resolve(kept.handle) }, kept.place);
-    return;
-  }
-  wanted = kept;
-  input.onNotice(`Choose ${kept.name} once more: a page may not open files by itself.`);
-  input.openFile();
-}
-
-/** The file behind a kept handle, if the person allows it. @param {Kept} kept */
-async function opened({ handle }) {
-  try {
-    const { requestPermission } = /** @type {any} */ (handle);
-    if (await requestPermission?.call(handle, { mode: "read" }) !== "granted") return null;
-    return await /** @type {FileSystemFileHandle} */ (handle).getFile();
-  } catch {
-    return null;
-  }
-}
-
-void keptPlaces().then((places) => places.forEach(offer));
-
 // ---- wiring ---------------------------------------------------------------------------------------------------------
 
 input.onSource = (source) => {
@@ -299,9 +234,9 @@ input.onSource = (source) => {
   inputOutcome.replaceChildren();
   queue.add(source);
 };
-input.onModel = (files) => card.own(files, "");
+input.onModel = (files) => card.own(files, "", "dropped");
 input.onFolder = (files, name) => {
-  if (isModel(files.map((file) => file.name))) card.own(files, name);
+  if (isModel(files.map((file) => file.name))) card.own(files, name, "dropped");
   else if (!input.takeSounds(files)) input.onError(new AudioError("There is no sound in that folder. Drop sound or video files, or the folder of a Whisper model.", "folder"));
 };
 input.onNotice = (words) => {
@@ -312,6 +247,10 @@ input.onRecord = () => {
   player.pause();
   inputOutcome.replaceChildren();
 };
+unfinished.onGoOn = (source, place) => queue.add(source, place);
+unfinished.onShow = (job) => queue.place(job);
+unfinished.onNotice = input.onNotice;
+unfinished.onAsk = () => input.openFile();
 live.mayStart = () => {
   if (queue.running) return `${busyWords(queue.running)} Live listening can begin when that is done, or when you stop it.`;
   return input.recording ? "A recording is running. Stop it first." : null;
@@ -331,8 +270,11 @@ input.onError = (error) => {
 player.onTime = (seconds) => transcript.follow(seconds);
 transcript.onSeek = (seconds) => player.seek(seconds, true);
 transcript.onDiagnostics = card.onDiagnostics = (button) => void tellDiagnostics(button);
-card.onReplace = () => {
-  if (queue.running) queue.stop(queue.running);
+card.onReplace = (what) => {
+  const job = queue.running;
+  if (job?.state !== "running") return;                   // it has not begun: it waits for what comes
+  queue.stop(job);
+  if (what === "executor") queue.again(job, true);
 };
 view.stop.addEventListener("click", stop);
 view.again.addEventListener("click", () => { if (queue.shown) queue.again(queue.shown, false); });
@@ -372,5 +314,6 @@ listenForKeys({
   else stopAll();
 });
 
+void unfinished.show();
 void card.readManifest();
 link.onChange();
