@@ -11,13 +11,13 @@ import pytest
 from playwright.sync_api import expect
 
 from candlewick.models.sam import outputs
-from tests.browser.pages import ROOT, drop, give, visit
+from tests.browser.pages import ROOT, drop, give, hold, release, until, visit, wait_held
 from tests.golden.sam.prompts import prompts
 
 image = pytest.importorskip("PIL.Image", reason="no Pillow: pip install -r requirements-dev.txt")
 GOLDEN = np.load(ROOT / "tests/golden/sam/golden.npz")
 SAMPLES = ROOT / "web" / "samples"
-DONE_MS = 120_000
+DONE_MS = 240_000
 pytestmark = pytest.mark.skipif(
     not (ROOT / "models/mobilesam/model.safetensors").is_file(),
     reason="no weights in models/mobilesam: python3 serve.py --setup fetches them",
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def page(browser, site):
-    with visit(browser, site, "/web/segment/") as page:
+    with visit(browser, site, "/web/segment/", gated=True) as page:
         yield page
 
 
@@ -129,11 +129,24 @@ def test_truck_click_box_negative_point_candidates_cut_out(page, shared):
     assert text.startswith('<svg xmlns="http://www.w3.org/2000/svg" width="1800" height="1200"') and "<path d=\"M" in text
 
 
+KEPT = """async () => {
+  const { database, done } = await import("/web/lib/database.js");
+  const kept = await database("candlewick-embeddings", (made) => {
+    made.createObjectStore("embeddings", { keyPath: "key" }).createIndex("used", "used");
+  })();
+  return (await done(kept.transaction("embeddings").objectStore("embeddings").getAllKeys())).length;
+}"""
+
+
 def test_the_embedding_is_kept_and_stale_pictures_give_way(page, shared):
+    truck = (shared / "data/images/truck.jpg").read_bytes()
+    give(page, "truck.jpg", truck, "image/jpeg")
+    wait_encoded(page, "truck.jpg")
+    until(page, KEPT)  # written while the page is in use
     page.reload()
     give(page, "cat.jpg", (SAMPLES / "cat.jpg").read_bytes(), "image/jpeg")
-    page.wait_for_function("() => document.querySelector('#doing').textContent.includes('Looking')", timeout=DONE_MS)
-    give(page, "again.jpg", (shared / "data/images/truck.jpg").read_bytes(), "image/jpeg")
+    page.get_by_role("heading", name="cat.jpg", exact=True).wait_for(timeout=DONE_MS)
+    give(page, "again.jpg", truck, "image/jpeg")
     wait_encoded(page, "again.jpg")
     expect(page.locator("#job-facts")).to_contain_text("known from before")
     x, y = prompts(1800, 1200)[1]["points"][0]
@@ -194,20 +207,25 @@ def test_clicks_on_corners_borders_and_twice_in_the_same_place(page):
 
 
 def test_stop_while_the_picture_is_looked_at_and_a_click_after(page, shared):
+    hold(page, "result")
     give(page, "stopped.jpg", (shared / "data/images/dog.jpg").read_bytes(), "image/jpeg")
-    expect(page.locator("#doing")).to_have_text("Looking at the picture", timeout=DONE_MS)
+    wait_held(page)
+    expect(page.locator("#doing")).to_have_text("Looking at the picture")
     page.get_by_role("button", name="Stop", exact=True).click()
+    release(page)
     expect(page.locator("#job")).to_have_attribute("aria-busy", "false")
     expect(page.locator("#job-facts")).not_to_contain_text("encoded in")
     answered(page, lambda: page.mouse.click(*at(page, 0.5, 0.5)))  # which looks at it after all
-    expect(page.locator("#job-facts")).to_contain_text("encoded in")
+    wait_encoded(page, "stopped.jpg")
 
 
 def test_everything_can_be_stopped(page):
     page.get_by_role("button", name="Sample: a rocket").click()
     wait_encoded(page, "Sample rocket")
+    hold(page, "progress", stage="everything", least=1)
     page.get_by_role("button", name="Everything").click()
-    expect(page.locator("#doing")).to_contain_text(re.compile(r"Looking everywhere: [1-9]\d* of 256"), timeout=DONE_MS)
+    wait_held(page)
+    expect(page.locator("#doing")).to_contain_text(re.compile(r"Looking everywhere: [1-9]\d* of 256"))
     page.get_by_role("button", name="Stop", exact=True).click()
     expect(page.locator("#outcome")).to_contain_text("Stopped")
     answered(page, lambda: page.mouse.click(*at(page, 0.5, 0.5)))
