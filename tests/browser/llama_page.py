@@ -12,7 +12,7 @@ from tests.browser.pages import ROOT, visit, wait_ready
 
 MODELS = ROOT / "models"
 MINIATURE = "/web/llama/#model=test-llama"
-WRITTEN_MS = 60_000
+WRITTEN_MS = 240_000
 
 needs_miniature = pytest.mark.skipif(not (MODELS / "test-llama" / "model.safetensors").is_file(),
                                      reason="models/test-llama is not here")

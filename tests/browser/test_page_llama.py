@@ -21,7 +21,7 @@ from tests.browser.llama_page import (
     quoted,
     said,
 )
-from tests.browser.pages import visit, wait_ready
+from tests.browser.pages import copied, visit, wait_ready
 
 pytestmark = needs_miniature
 
@@ -118,8 +118,7 @@ def test_link_makes_the_same_answer_elsewhere(browser, site, fresh):
     page.get_by_label("System prompt").fill("Speak of <b>cats</b> & \"dogs\"")
     page.get_by_label("Stop at").fill("\\n\\n\\n\nqqqq")
     ask(page, "hello äöü 🎉 & more=1")
-    page.get_by_role("button", name="Copy a link that makes this answer again").click()
-    expect(page.locator("#chat button").filter(has_text="Copied")).to_be_visible()
+    copied(page, page.get_by_role("button", name="Copy a link that makes this answer again").click)
     link = clipboard(page)
     assert link.startswith(site + "/web/llama/#")
     with visit(browser, site, link.removeprefix(site)) as other:
@@ -163,8 +162,7 @@ def test_continue_a_text(fresh):
     first, second = page.locator(".turn.you .said").evaluate_all("(all) => all.map((e) => e.textContent)")
     assert first == "The  *sea* is\n<b>" and second.strip() == "and then"
     whole = page.locator("#log .said").evaluate_all("(all) => all.map((e) => e.textContent).join('')")
-    page.get_by_role("button", name="Copy the whole text").click()
-    expect(page.locator("#chat button").filter(has_text="Copied")).to_be_visible()
+    copied(page, page.get_by_role("button", name="Copy the whole text").click)
     assert clipboard(page) == whole
     assert page.locator("#log b, #log em").count() == 0
 
@@ -198,8 +196,7 @@ def test_context_limits_in_words_with_the_text_kept(fresh):
     expect(page.get_by_text("The model no longer sees what is above.")).to_be_visible()
     assert page.locator(".turn").count() == turns + 2
     page.locator(".turn.model").first.hover()  # what the model sees now is not what this answer was made of
-    page.get_by_role("button", name="Copy a link that makes this answer again").first.click()
-    expect(page.locator("#chat button").filter(has_text="Copied")).to_be_visible()
+    copied(page, page.get_by_role("button", name="Copy a link that makes this answer again").first.click)
     given = parse_qs(urlsplit(clipboard(page)).fragment)["messages"]
     assert json.loads(given[0]) == [["user", "hello there, it is me again"]]
 
@@ -221,6 +218,7 @@ def test_answer_that_fills_the_context_says_so(fresh):
 
 def test_probabilities_by_pointer_and_by_keys(fresh):
     page = fresh
+    page.get_by_label("Greedy").check()  # what chance writes may be over at once
     ask(page, "hello")
     odds = page.locator("#odds")
     page.locator(".turn.model .tok:not(:empty)").nth(2).hover()
@@ -260,8 +258,7 @@ def test_token_that_is_held_back_has_its_name(page):
 def test_copy_and_downloads(fresh):
     page = fresh
     ask(page, "**hello** <i>")
-    page.get_by_role("button", name="Copy the answer").click()
-    expect(page.locator("#chat button").filter(has_text="Copied")).to_be_visible()
+    copied(page, page.get_by_role("button", name="Copy the answer").click)
     answer = clipboard(page)
     saved = {}
     for label, kind in (("as Markdown", "md"), ("conversation as text", "txt"), ("everything as JSON", "json")):
@@ -286,7 +283,7 @@ def test_conversations_are_kept_here_and_can_be_deleted(browser, site):
         before = page.locator("#log .said").all_inner_texts()
         page.reload()
         wait_ready(page)
-        assert page.locator("#log .said").all_inner_texts() == before
+        expect(page.locator("#log .said")).to_have_text(before)
         expect(dial(page, "Longest answer")).to_have_value("5")
         page.locator(".turn.model .tok").first.hover()
         expect(page.locator("#odds")).to_be_visible()  # also what it had thought of
@@ -316,8 +313,7 @@ def test_diagnostics_tell_the_device_and_nothing_written(fresh):
     page = fresh
     page.get_by_label("System prompt").fill("my secret rules")
     ask(page, "my secret question")
-    page.locator("#diagnostics").click()
-    expect(page.locator("#diagnostics")).to_have_text("Copied")
+    copied(page, page.locator("#diagnostics").click)
     told = json.loads(clipboard(page))
     assert told["chat"]["messages"] == 2 and told["engine"]["info"]["executor"] == "wasm"
     written = [text.strip() for text in said(page) if len(text.strip()) > 8]
@@ -343,8 +339,7 @@ def test_keys(fresh):
     expect(page.locator("#say")).to_have_value("n?/")
     page.locator("#say").fill("")
     page.evaluate("() => document.activeElement.blur()")
-    page.keyboard.press("c")
-    expect(page.locator("#chat button").filter(has_text="Copied")).to_be_visible()
+    copied(page, lambda: page.keyboard.press("c"))
     page.keyboard.press("n")
     expect(page.locator("#greeting")).to_be_visible()
     page.keyboard.press("Escape")
@@ -359,7 +354,7 @@ def test_what_screen_readers_get(fresh):
         .observe(document.querySelector("#live"), { childList: true });
     }""")
     ask(page, "hello")
-    page.wait_for_timeout(100)
+    expect(page.locator("#live")).to_have_text(re.compile("ended by itself|reached 6 tokens"))
     told = [each for each in page.evaluate("window.told") if each]
     assert len(told) <= 2 and re.search("ended by itself|reached 6 tokens", told[-1])
     assert page.locator("#log[aria-live]").count() == 0
