@@ -6,6 +6,7 @@ import base64
 import io
 import json
 import re
+import time
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from playwright.sync_api import expect
 
 from candlewick.commands.browser import chromium_path
 from tests.browser.engine_site import open_page, serving
-from tests.browser.pages import ROOT, give, visit, wait_ready
+from tests.browser.pages import ROOT, copied, engine_is_gone, give, visit, wait_ready
 from tests.browser.test_page_segment import answered, at, drag, masks, saved, wait_encoded
 from tests.browser.test_page_segment_models import image, picture, png
 
@@ -104,15 +105,14 @@ def test_a_picture_comes_from_the_clipboard_and_the_cut_out_goes_there(browser, 
         expect(page.locator("#job-facts")).to_contain_text("120 × 90")
         answered(page, lambda: page.mouse.click(*at(page, 0.5, 0.5)))
         show_something(page)
-        page.get_by_role("button", name="Copy cut-out").click()
-        expect(page.locator("#copy")).to_have_text("Copied")
+        copied(page, page.get_by_role("button", name="Copy cut-out").click)
         types, text = page.evaluate(COPIED)
-        copied = image.open(io.BytesIO(base64.b64decode(text)))
+        pasted = image.open(io.BytesIO(base64.b64decode(text)))
         cut = image.open(io.BytesIO(saved(page, "#cutout")))
-        assert types == ["image/png"] and copied.mode == "RGBA" and np.array_equal(np.array(copied), np.array(cut))
+        assert types == ["image/png"] and pasted.mode == "RGBA" and np.array_equal(np.array(pasted), np.array(cut))
         mask = masks(page)[0]
         rows, columns = np.nonzero(mask)
-        assert copied.size == (np.ptp(columns) + 1, np.ptp(rows) + 1)
+        assert pasted.size == (np.ptp(columns) + 1, np.ptp(rows) + 1)
         page.keyboard.press("Control+v")  # what was copied, by the browser itself
         wait_encoded(page, "Pasted 2")
 
@@ -126,11 +126,9 @@ def test_what_comes_after_a_first_click_is_prepared_while_nobody_asks(browser, s
         page.get_by_label("Show what a click would take").uncheck()
         assert "decode_3" not in entries(page)
         answered(page, lambda: page.mouse.click(*at(page, 0.5, 0.5)))
-        for _ in range(100):
-            if {"decode_3", "decode_4", "decode_5"} <= set(entries(page)):
-                break
-        else:
-            pytest.fail(f"not prepared: {entries(page)}")
+        end = time.monotonic() + 240
+        while not {"decode_3", "decode_4", "decode_5"} <= set(entries(page)):
+            assert time.monotonic() < end, f"not prepared: {entries(page)}"
 
 
 def entries(page) -> list[str]:
@@ -258,6 +256,7 @@ def test_an_engine_that_dies_is_replaced_and_the_picture_comes_again(browser, si
         answered(page, lambda: page.mouse.click(*at(page, 0.3, 0.4)))
         before = masks(page)[0]
         page.evaluate("() => window.made[0].terminate()")
+        engine_is_gone(page)
         answered(page, lambda: page.mouse.click(*at(page, 0.6, 0.6)))
         page.get_by_role("button", name="Undo").click()
         assert np.array_equal(masks(page)[0], before)
