@@ -205,10 +205,10 @@ export class KernelHost {
     this.#ints = new Int32Array(this.memory.buffer);
   }
 
-  /** Make sure that bytes [0, end) exist. @param {number} end */
+  /** Make sure that bytes [0, end) exist; new ones are zeros. @param {number} end @returns {number} how many there were */
   reserve(end) {
     const have = this.#bytes.length;
-    if (end <= have) return;
+    if (end <= have) return have;
     try {
       if (end > this.maxBytes) throw new RangeError("more than the maximum");
       this.memory.grow(Math.ceil((end - have) / PAGE));
@@ -220,6 +220,7 @@ export class KernelHost {
       );
     }
     this.#view();
+    return have;
   }
 
   /** A short-lived view for Python to copy in or out; it is stale after `reserve`. @param {number} address @param {number} bytes */

@@ -158,3 +158,23 @@ async def test_rows_too_long_for_a_thread_are_refused(host):
     bound = {"w": TensorInfo("w", "q8_0", (8, 1 << 16), "weights", 0, 8 * (1 << 16) // 32 * 34)}
     with pytest.raises(ValueError, match="rows of 65536 q8_0 weights do not fit"):
         await WasmExecutor(host).load({"main": program}, Weights(Checkpoint({}), bound))
+
+
+async def test_a_new_state_is_zeros_in_memory_that_was_used_and_in_memory_that_is_new(host):
+    start = host.free_base
+    old = host.reserve(start + (1 << 20))
+    old = host.reserve(old)
+    host.write(start, np.full(old - start, 255, np.uint8))  # as the model before left it
+    room = old // (64 * 4)  # each of the two is as large as all memory so far
+    cache = nn.KVCache.new("c", 1, 1, room, 64)
+
+    def fn(k, pos):
+        after = cache.update(k, k * 2.0, pos)
+        return {name: ops.sum(part, axis=-1) for name, part in (("k", after.k), ("v", after.v))}
+
+    executor = WasmExecutor(host)
+    program = trace(fn, {"k": Spec((1, 1, 2, 64), "f32")}, ("pos",), name="main")
+    await executor.load({"main": program}, Weights(Checkpoint({}), {}))
+    got = await executor.run("main", {"k": np.ones((1, 1, 2, 64), np.float32), "pos": 3})
+    assert (float(got["k"].sum()), float(got["v"].sum())) == (128.0, 256.0)
+    await executor.close()

@@ -4,7 +4,7 @@ Python lowers once at load; a run writes the inputs, calls the C interpreter onc
 `host` is what holds kernel memory and threads: wasmtime in CPython, the engine worker's JavaScript in a page. It offers
 
     free_base, threads, threads_asked, relaxed      where our memory begins; what runs
-    reserve(end)                                    bytes [0, end) exist, or MemoryError with numbers
+    reserve(end) -> bytes that were there           bytes [0, end) exist, the new ones are zeros; or MemoryError with numbers
     write(address, array), read(address, n_bytes)   copies in and out
     run(code_start, code_end) -> status             0 done, 1 stopped, else the run failed
     sources                                         set before load_weights: file name -> ByteSource
@@ -89,10 +89,11 @@ class WasmExecutor(Executor):
         self._last = ""  # weights are laid out where the last run's outputs lie
         if on_progress and plan.recipe:
             on_progress("memory", 0, plan.end, "bytes")
-        self.host.reserve(plan.end)
+        old = self.host.reserve(plan.end)
         for address, n_bytes in plan.zeros:
-            for start in range(0, n_bytes, len(_ZEROS)):
-                self.host.write(address + start, _ZEROS[: min(len(_ZEROS), n_bytes - start)])
+            end = min(address + n_bytes, old)  # what is new is zeros, and no page of it is touched before it is used
+            for start in range(address, end, len(_ZEROS)):
+                self.host.write(start, _ZEROS[: min(len(_ZEROS), end - start)])
         for address, array in plan.constants:
             self.host.write(address, array)
         self.host.write(plan.code_address, plan.code)

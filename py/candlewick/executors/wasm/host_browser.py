@@ -33,10 +33,13 @@ class Host:
         self._views.clear()
         self._js.dispose()
 
-    def reserve(self, end: int) -> None:
-        """Bytes [0, end) exist afterwards, or the JavaScript side throws out_of_memory with the numbers."""
+    def reserve(self, end: int) -> int:
+        """Bytes [0, end) exist afterwards, new ones as zeros, or the JavaScript side throws out_of_memory with the numbers.
+
+        -> how many there were before.
+        """
         self._views.clear()  # they are of the memory as it was
-        self._js.reserve(end)
+        return int(self._js.reserve(end))
 
     def write(self, address: int, data: Any) -> None:
         """Copies an array or bytes to `address`."""

@@ -122,11 +122,12 @@ class Host:
         base = ctypes.addressof(pointer.contents)
         return np.frombuffer((ctypes.c_ubyte * n_bytes).from_address(base + address), np.uint8)
 
-    def reserve(self, bytes_total: int) -> None:
-        """Grows memory until [0, bytes_total) exists; MemoryError with the numbers when it cannot."""
-        pages = -(-(bytes_total - self._length()) // PAGE)
+    def reserve(self, bytes_total: int) -> int:
+        """Grows memory by zeros until [0, bytes_total) exists -> its size before; MemoryError with numbers when it cannot."""
+        before = self._length()
+        pages = -(-(bytes_total - before) // PAGE)
         if pages <= 0:
-            return
+            return before
         if bytes_total > MAX_PAGES * PAGE:
             raise MemoryError(f"kernels want {bytes_total:,} bytes; 32-bit addresses reach {MAX_PAGES * PAGE:,}: "
                               "use a smaller model")
@@ -138,6 +139,7 @@ class Host:
         except _wasmtime().WasmtimeError as error:
             raise MemoryError(f"kernels want {bytes_total:,} bytes, have {self._length():,} and get no more ({error}); "
                               "use a smaller model") from error
+        return before
 
     def write(self, address: int, data: Any) -> None:
         """Copies an array or bytes to `address`."""
