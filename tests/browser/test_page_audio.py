@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from candlewick.commands.browser import chromium_path
-from tests.browser.pages import JFK, SAMPLE, visit, wav
+from tests.browser.pages import FILM, JFK, SAMPLE, visit, wav
 
 READ = """async ([text, type]) => {
   const { readSound } = await import("/web/lib/audio.js");
@@ -132,19 +132,10 @@ def test_what_is_no_sound_is_told_in_words(page, name):
 def test_video_without_sound(page):
     """A film of nothing, made by the browser itself."""
     found = page.evaluate("""async () => {
-      const canvas = document.createElement("canvas");
-      const pen = canvas.getContext("2d");
-      const tape = new MediaRecorder(canvas.captureStream(20), { mimeType: "video/webm" });
-      const parts = [];
-      tape.ondataavailable = ({ data }) => parts.push(data);
-      const ended = new Promise((resolve) => { tape.onstop = resolve; });
-      tape.start();
-      for (let i = 0; i < 12; i++) { pen.fillRect(i, i, 9, 9); await new Promise((r) => setTimeout(r, 50)); }
-      tape.stop();
-      await ended;
+      const film = FILM;
       const { readSound } = await import("/web/lib/audio.js");
-      try { await readSound(new Blob(parts)); return null; } catch (error) { return [error.code, error.message]; }
-    }""")
+      try { await readSound(await film(false)); return null; } catch (error) { return [error.code, error.message]; }
+    }""".replace("FILM", FILM))
     assert found[0] == "no_track" and "no sound track" in found[1]
 
 
@@ -165,11 +156,13 @@ RECORD = """async () => {
   const tape = new Recorder();
   let top = 0;
   tape.onLevel = (peak) => { top = Math.max(top, peak); };
+  const began = performance.now();
   await tape.start();
-  await new Promise((r) => setTimeout(r, 1500));
+  for (let i = 0; tape.seconds < 2 && i < 1200; i++) await new Promise((r) => setTimeout(r, 50));
   const { samples, rate } = await tape.stop();
+  const wall = (performance.now() - began) / 1000;
   const peak = samples.reduce((a, x) => Math.max(a, Math.abs(x)), 0);
-  return { rate, seconds: samples.length / rate, top, peak, made: window.made };
+  return { rate, seconds: samples.length / rate, wall, top, peak, made: window.made };
 }"""
 
 # As in Firefox: a context at another rate than its own default refuses the microphone.
@@ -206,7 +199,8 @@ def test_microphone_rate_is_read_back(microphone, site, picky):
     got = page.evaluate(RECORD)
     context.close()
     assert got["rate"] in (44_100, 48_000), got
-    assert 1.0 < got["seconds"] < 2.5, "samples and seconds disagree: the rate is not the one they were taken at"
+    # a busy machine may lose sound, but none comes faster than time goes by
+    assert 2 <= got["seconds"] < got["wall"] + 0.5, "samples and seconds disagree: the rate is not the one they were taken at"
     assert got["peak"] > 0.05 and got["top"] > 0.05
     if picky:
         assert got["made"][0] is not None and got["made"][-1] is None, "the second try is the context's own rate"

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser.pages import ROOT, SAMPLE, give, visit, wait_done, wait_ready, words
+from tests.browser.pages import FILM, ROOT, SAMPLE, give, visit, wait_done, wait_ready, words
 
 soundfile = pytest.importorskip("soundfile", reason="no soundfile: pip install -r requirements.txt")
 RATE = 16_000
@@ -121,27 +121,7 @@ def test_film_with_and_without_sound(plain_page):
     """Made by the browser itself: a tone of half a second beside moving pictures, and pictures alone."""
     found = plain_page.evaluate("""async () => {
       const { MediaSound } = await import("/workers/sound.js");
-      const film = async (loud) => {
-        const canvas = document.createElement("canvas");
-        const pen = canvas.getContext("2d");
-        const stream = canvas.captureStream(20);
-        const context = new AudioContext();
-        if (loud) {
-          const to = context.createMediaStreamDestination(), tone = context.createOscillator();
-          tone.connect(to);
-          tone.start();
-          stream.addTrack(to.stream.getAudioTracks()[0]);
-        }
-        const tape = new MediaRecorder(stream, { mimeType: "video/webm" }), parts = [];
-        tape.ondataavailable = ({ data }) => parts.push(data);
-        const ended = new Promise((resolve) => { tape.onstop = resolve; });
-        tape.start();
-        for (let i = 0; i < 20; i++) { pen.fillRect(i, i, 9, 9); await new Promise((r) => setTimeout(r, 50)); }
-        tape.stop();
-        await ended;
-        await context.close();
-        return new Blob(parts);
-      };
+      const film = FILM;
       const sound = await MediaSound.open(await film(true));
       let n = 0, peak = 0;
       for (let piece; (piece = await sound.read(n, 10_000)).length; n += piece.length) {
@@ -151,7 +131,7 @@ def test_film_with_and_without_sound(plain_page):
       const told = (error) => [error.code, error.message, error.data];
       const silent = await MediaSound.open(await film(false)).catch(told);
       return { seconds: n / sound.rate, peak, silent };
-    }""")
+    }""".replace("FILM", FILM))
     assert found["seconds"] > 0.3 and found["peak"] > 0.1
     assert found["silent"] == ["bad_input", "This file has no sound track. Choose another one.", {"whole": False}]
 
@@ -198,18 +178,10 @@ def test_large_damaged_file_is_read_as_far_as_it_goes(page):
 def test_film_without_sound_is_told(page):
     """Large enough to be taken apart."""
     page.evaluate("""async () => {
-      const canvas = document.createElement("canvas");
-      const pen = canvas.getContext("2d");
-      const tape = new MediaRecorder(canvas.captureStream(20), { mimeType: "video/webm" }), parts = [];
-      tape.ondataavailable = ({ data }) => parts.push(data);
-      const ended = new Promise((resolve) => { tape.onstop = resolve; });
-      tape.start();
-      for (let i = 0; i < 12; i++) { pen.fillRect(i, i, 9, 9); await new Promise((r) => setTimeout(r, 50)); }
-      tape.stop();
-      await ended;
+      const film = FILM;
       const dataTransfer = new DataTransfer();
-      dataTransfer.items.add(new File([...parts, new Uint8Array(2_100_000)], "film.webm"));
+      dataTransfer.items.add(new File([await film(false), new Uint8Array(2_100_000)], "film.webm"));
       document.querySelector("main").dispatchEvent(new DragEvent("drop", { dataTransfer, bubbles: true, cancelable: true }));
-    }""")
+    }""".replace("FILM", FILM))
     wait_done(page, "film.webm")
     expect(page.get_by_role("alert")).to_contain_text("no sound track")
