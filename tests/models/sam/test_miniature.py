@@ -110,8 +110,10 @@ async def test_places_beyond_the_picture_and_odd_boxes(segmenter):
 
 @pytest.mark.parametrize(("given", "words"), [
     ({}, "at least one point or a box"), ({"points": [[1, 2]], "labels": []}, "one for each of 1 points, got 0"),
-    ({"points": [[1, 2]], "labels": [2]}, "labels: wanted 1"), ({"points": [[1, float("nan")]], "labels": [1]}, "points: wanted a list"),
-    ({"box": [1, 2, 3]}, "box: wanted x0, y0, x1, y1"), ({"points": [[1, 2]], "labels": [1], "mask_input": np.zeros((3, 3))}, "mask_input"),
+    ({"points": [[1, 2]], "labels": [2]}, "labels: wanted 1"),
+    ({"points": [[1, float("nan")]], "labels": [1]}, "points: wanted a list"),
+    ({"box": [1, 2, 3]}, "box: wanted x0, y0, x1, y1"),
+    ({"points": [[1, 2]], "labels": [1], "mask_input": np.zeros((3, 3))}, "mask_input"),
 ])  # fmt: skip
 async def test_prompts_that_cannot_be_are_refused(segmenter, given, words):
     await segmenter.set_image(WIDE)
