@@ -217,7 +217,7 @@ export class ModelCard {
       this.#showChoice();
       this.#say(words);
     } else {
-      this.#say(`${sentence(words)} ${this.link.model.name} is used as before.`);
+      this.#say(`${closed(words)} ${this.link.model.name} is used as before.`);
     }
   }
 
@@ -225,7 +225,7 @@ export class ModelCard {
   #fallBack(refused, error) {
     this.#stored.offer(null);
     this.#showChoice();
-    this.#say(`${refused.name} could not be loaded. ${sentence(errorWords(error).message)} ${this.link.model.name} is used again.`);
+    this.#say(`${refused.name} could not be loaded. ${closed(errorWords(error).message)} ${this.link.model.name} is used again.`);
   }
 
   /** That files are not used. @param {string} words */
@@ -349,6 +349,8 @@ const KINDS = /** @type {Record<string, string>} */ ({ whisper: "a speech model"
 const PAGES = /** @type {Record<string, string>} */ ({ whisper: "Whisper", sam: "Segment", llama: "Llama" });
 /** What loose files are called: as the largest of them, unless that is a name that all models have. @param {File[]} files */
 const nameOf = (files) => files.reduce((a, b) => (b.size > a.size ? b : a)).name.replace(/\.[a-z0-9]+$/i, "").replace(/^(pytorch_)?model\b.*/i, "") || "Your model";
+/** With a full stop; a file's name that it begins with stays as it is. @param {string} words */
+const closed = (words) => (/[.!?]$/.test(words) ? words : `${words}.`);
 /** @param {string} family */
 const elsewhere = (family) => `This is ${KINDS[family]}. It can be used on the ${PAGES[family]} page.`;
 /** 135 M, 1.1 B @param {number} n */
