@@ -20,6 +20,7 @@ from candlewick.commands.bench_segment import SegmentBench
 from candlewick.commands.bench_transcribe import TranscribeBench, as_wav
 from candlewick.commands.common import Failure
 from candlewick.commands.segment import Prompt, read_picture
+from candlewick.options import OptionError
 
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = ROOT / "models" / "test-whisper"
@@ -120,7 +121,7 @@ def test_a_page_that_fails_says_why(built, apart, tmp_path, noise):
 
 
 def test_only_checkpoints_that_the_server_offers(tmp_path, noise):
-    with pytest.raises(Failure, match="models/"):
+    with pytest.raises(OptionError, match="models/"):
         TranscribeBench("http://127.0.0.1:1", tmp_path, noise, tmp_path / "elsewhere", "wasm", 2)
 
 
