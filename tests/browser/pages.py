@@ -71,8 +71,8 @@ def try_sample(page, press=None) -> None:
 
 
 def words(page) -> str:
-    """The transcript as one line of lower-case words."""
-    return " ".join(page.locator("#lines .said").all_inner_texts()).lower()
+    """The transcript as one line of lower-case words. As text: what the browser has not drawn yet has no inner text."""
+    return " ".join(page.locator("#lines .said").all_text_contents()).lower()
 
 
 def give(page, name: str, data: bytes, mime: str = "application/octet-stream") -> None:

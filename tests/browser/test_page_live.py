@@ -293,5 +293,5 @@ def test_a_new_engine_goes_on(page):
     wait_words(page, "small candle")
     page.keyboard.press("Escape")
     ended(page)
-    times = [int(m) * 60 + int(s) for m, s in (t.split(":") for t in page.locator("#lines .time").all_inner_texts())]
+    times = [int(m) * 60 + int(s) for m, s in (t.split(":") for t in page.locator("#lines .time").all_text_contents())]
     assert times == sorted(times) and len(times) > 1 and "small candle" in words(page)

@@ -167,11 +167,11 @@ def test_stop_and_go_on_is_the_whole(page):
     page.get_by_role("button", name=re.compile(r"^Go on from \d:\d\d$")).click()
     expect(page.locator("#job-facts")).to_contain_text("went on from")
     page.locator("#job[aria-busy=false]").wait_for(timeout=DONE_MS)
-    gone_on = page.locator("#lines .time").all_inner_texts(), words(page)
+    gone_on = page.locator("#lines .time").all_text_contents(), words(page)
     page.get_by_role("button", name="Transcribe again").click()  # busy from then on, until it is done
     page.locator("#job[aria-busy=false]").wait_for(timeout=DONE_MS)
     expect(page.locator("#job-facts")).not_to_contain_text("went on")
-    assert (page.locator("#lines .time").all_inner_texts(), words(page)) == gone_on
+    assert (page.locator("#lines .time").all_text_contents(), words(page)) == gone_on
     assert words(page).count("once upon a time") == 5
 
 
@@ -227,7 +227,7 @@ def test_a_new_engine_goes_on_where_the_last_one_ended(browser, site):
         page.locator("#job[aria-busy=false]").wait_for(timeout=DONE_MS)
         expect(page.locator("#job-facts")).to_contain_text(re.compile(r"went on from \d:\d\d"))
         assert words(page).count("once upon a time") == 4
-        starts = page.locator("#lines .time").all_inner_texts()
+        starts = page.locator("#lines .time").all_text_contents()
         assert starts == sorted(starts)
 
 

@@ -119,7 +119,7 @@ def test_reload_then_go_on_with_the_same_file(page, long_file):
     expect(offer(page)).to_have_count(0)
     page.locator("#job[aria-busy=false]").wait_for(timeout=DONE_MS)
     assert words(page).count("once upon a time") == TIMES
-    starts = page.locator("#lines .time").all_inner_texts()
+    starts = page.locator("#lines .time").all_text_contents()
     assert starts == sorted(starts) and len(set(starts)) == len(starts)
     until(page, f"async () => (await ({KEPT})()).length === 0")
 

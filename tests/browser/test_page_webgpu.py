@@ -131,7 +131,7 @@ def choose(page, executor: str) -> None:
 def transcript(page) -> list[str]:
     expect(page.locator("#job-facts")).to_contain_text("written in", timeout=SLOW_MS)
     assert page.locator(".notice.bad").count() == 0
-    return page.locator("#lines .said").all_inner_texts()
+    return page.locator("#lines .said").all_text_contents()
 
 
 def test_whisper_goes_on_with_a_new_device(gpu):

@@ -138,8 +138,8 @@ def test_words_are_timed_lit_and_clicked(page):
     page.get_by_label("Time every word").uncheck()
     page.locator("#options > summary").click()  # the page goes on to the next test
     line = page.locator("#lines li").nth(1)
-    said = line.locator(".word").all_inner_texts()
-    assert len(said) > 5 and "".join(said) == line.locator(".said").inner_text()
+    said = line.locator(".word").all_text_contents()
+    assert len(said) > 5 and "".join(said) == line.locator(".said").text_content()
     expect(page.locator("#lines .now")).to_have_count(0)
     line.locator(".word").nth(2).click()
     expect(line).to_have_attribute("aria-current", "true")
@@ -177,7 +177,7 @@ def test_silence_is_no_speech(page):
 
 def test_copy_and_downloads(page):
     try_sample(page)
-    said = page.locator("#lines .said").all_inner_texts()
+    said = page.locator("#lines .said").all_text_contents()
     copied(page, page.get_by_role("button", name="Copy text").click)
     assert clipboard(page) == "\n".join(said)
 
