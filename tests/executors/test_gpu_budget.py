@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from candlewick import Spec, nn, ops, trace
-from candlewick.executors import ExecutorUnavailable, create
 from candlewick.executors.webgpu import WebgpuExecutor
 from candlewick.executors.webgpu.budget import TooLarge, cuts, submits
 from candlewick.weights.load import Weights
@@ -40,14 +39,6 @@ class NoDevice:
 
     def release(self, first):
         self.released.append(first)
-
-
-@pytest.fixture(scope="module")
-def host():
-    try:
-        return create("webgpu").host
-    except ExecutorUnavailable as e:
-        pytest.skip(f"webgpu executor: {e}")
 
 
 def lowered(program):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from candlewick import Spec, nn, ops, trace
-from candlewick.executors import ExecutorUnavailable, create
+from candlewick.executors import create
 from candlewick.executors.webgpu import WebgpuExecutor
 from candlewick.executors.webgpu.weights import Filler
 from candlewick.weights.load import Checkpoint, Weights
@@ -54,14 +54,6 @@ def model(dtype, beyond=1 << 30):
 
 def programs(module, n=5):
     return {f"rows {n}": trace(lambda x: module(x), {"x": Spec((1, n, 6))})}
-
-
-@pytest.fixture(scope="module")
-def host():
-    try:
-        return create("webgpu").host
-    except ExecutorUnavailable as e:
-        pytest.skip(f"webgpu executor: {e}")
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])

@@ -7,20 +7,11 @@ import pytest
 
 from candlewick import Spec, nn, ops, trace
 from candlewick.dtypes import DTYPES, QUANTISED
-from candlewick.executors import ExecutorUnavailable, create
 from candlewick.weights.load import Checkpoint, Weights
 from candlewick.weights.safetensors import TensorInfo
 from candlewick.weights.source import MemorySource
 from tests.executors.test_ops import close
 from tests.executors.test_quant_ops import random_weight
-
-
-@pytest.fixture(scope="module")
-def host():
-    try:
-        return create("webgpu").host
-    except ExecutorUnavailable as e:
-        pytest.skip(f"webgpu executor: {e}")
 
 
 @pytest.fixture

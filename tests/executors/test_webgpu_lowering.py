@@ -27,14 +27,6 @@ from tests.executors.test_ops import close
 FORMS = ["plain", "float16", "subgroups", "teams"]
 
 
-@pytest.fixture(scope="module")
-def device():
-    try:
-        return create("webgpu").host
-    except ExecutorUnavailable as e:
-        pytest.skip(f"webgpu executor: {e}")
-
-
 class Seen:
     """A device as lowering sees it: with limits and features of a test's choice."""
 
@@ -52,9 +44,9 @@ class Seen:
 
 
 @pytest.fixture
-def host(device):
-    yield Seen(device)
-    device.release(0)
+def host(host):
+    yield Seen(host)
+    host.release(0)
 
 
 def in_form(host, form):
