@@ -17,7 +17,7 @@ from tests.executors.test_gpu_weights import run as run_with_file
 from tests.executors.test_ops import close, erf
 from tests.executors.test_webgpu_lowering import both, in_form
 
-device, host, rng = lowering.device, lowering.host, lowering.rng  # fixtures
+host, rng = lowering.host, lowering.rng  # fixtures
 TOLERANCE = 1e-5
 MANY = 65537
 
