@@ -30,6 +30,7 @@ class AudioError(ValueError):
 PCM, FLOAT, EXTENSIBLE = 1, 3, 0xFFFE
 # the sub-format of an extensible header is a GUID: a format code, then these 14 bytes
 _GUID_TAIL = bytes.fromhex("000000001000800000aa00389b71")
+STREAMED = 0x7FFF0000  # data chunks from this length on: whoever wrote it did not know how long it would be
 MOST_CHUNKS = 10_000  # that are looked at for the two that are wanted: zeros look like chunks without end
 _READABLE = "PCM of 8, 16, 24 or 32 bits and float of 32 or 64 bits"
 
@@ -49,29 +50,40 @@ class WavFormat:
         return self.channels * self.bits // 8
 
 
-def read_wav(data: bytes) -> tuple[np.ndarray, int]:
+@dataclass(frozen=True)
+class WavData:
+    """Where the samples of a file stand: bytes start to end. lacking: bytes that its head tells of and the file has not."""
+
+    start: int
+    end: int
+    lacking: int
+    format: WavFormat
+
+
+def read_wav(file: bytes) -> tuple[np.ndarray, int]:
     """Bytes of a RIFF/WAVE file (or RF64) -> samples float32 (n, channels), rate in Hz.
 
     Integer samples are divided by their full scale, so they lie in -1 .. 1; 8-bit ones are unsigned in the file. A data
     chunk longer than the file (a recording that was cut off, or streamed), or of 0 bytes and not followed by a chunk (it was
     never ended), is read to the file's end. Raises AudioError.
     """
-    view = memoryview(data)
+    view = memoryview(file)
     search = find_samples(len(view))
     try:
         start, end = next(search)
         while True:
             start, end = search.send(bytes(view[start:end]))
     except StopIteration as found:
-        (start, end), format = found.value
-    return read_frames(view[start:end], format), format.rate
+        data = found.value
+    return read_frames(view[data.start : data.end], data.format), data.format.rate
 
 
-def find_samples(size: int) -> Generator[tuple[int, int], bytes, tuple[tuple[int, int], WavFormat]]:
+def find_samples(size: int) -> Generator[tuple[int, int], bytes, WavData]:
     """Where the samples of a WAV file of `size` bytes stand: asks for ranges (start, end), is sent their bytes, and returns
-    the range of the data chunk and what its samples are. So files are searched alike in memory, on disk and in a browser."""
+    the place of the data chunk and what its samples are. So files are searched alike in memory, on disk and in a browser."""
     format: WavFormat | None = None
     data: tuple[int, int] | None = None
+    lacking = 0
     size64: int | None = None
     head = yield 0, min(12, size)
     if head[:4] not in (b"RIFF", b"RF64") or head[8:12] != b"WAVE":
@@ -94,11 +106,13 @@ def find_samples(size: int) -> Generator[tuple[int, int], bytes, tuple[tuple[int
             if not length and not (begin + 8 <= size and _is_chunk((yield begin, begin + 8), size - begin - 8)):
                 length = size - begin
             data = begin, min(begin + length, size)
+            if length < STREAMED or length == size64 < 1 << 60:  # a reserved one may hold anything
+                lacking = begin + length - data[1]
         at = begin + length + length % 2  # chunks stand on even offsets
     if format is None or data is None:
         missing = "format (fmt)" if format is None else "data"
         raise AudioError(f"WAV file without a {missing} chunk: it is damaged or cut off")
-    return data, format
+    return WavData(*data, lacking, format)
 
 
 def _is_chunk(head: bytes, rest: int) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from candlewick.audio import AudioError, looks_like, read_wav, to_mono
-from candlewick.recording import Sound, WavSound
+from candlewick.recording import Sound, WavSound, cut_short
 from candlewick.weights.source import FileSource
 
 READABLE = (b"fLaC", b"OggS", b"FORM", b"ID3")  # what libsndfile knows, by its first bytes (MP3 may have none)
@@ -31,8 +31,7 @@ class FileSound:
         while (left := wanted - sum(map(len, parts))) and len(part := self._block(min(left, BLOCK_FRAMES))):
             parts.append(part)
         if left:
-            reached, told = (first + wanted - left) / self.rate, self.frames / self.rate
-            self.note = f"cut short or damaged: only {reached:.1f} of {told:.1f} s could be read"
+            self.note = cut_short((first + wanted - left) / self.rate, self.frames / self.rate)
             self.frames = first + wanted - left
         return np.concatenate(parts)
 

@@ -11,10 +11,11 @@ from typing import Protocol
 import numpy as np
 
 from candlewick import audio
-from candlewick.audio import TARGET_RATE, AudioError, Resampler, WavFormat
+from candlewick.audio import TARGET_RATE, AudioError, Resampler, WavData
 from candlewick.weights.source import ByteSource
 
 PIECE_BYTES = 4 << 20  # of a WAV file that are read at once
+LACKING_SECONDS = 0.5  # less than this nobody misses
 
 
 class Sound(Protocol):
@@ -29,6 +30,11 @@ class Sound(Protocol):
         ...
 
 
+def cut_short(reached: float, told: float) -> str:
+    """What to say of a sound that ends before its head says, both in seconds."""
+    return f"cut short or damaged: only {reached:.1f} of {told:.1f} s could be read"
+
+
 class Samples:
     """A sound in memory: (n,), or (n, channels)."""
 
@@ -40,11 +46,13 @@ class Samples:
 
 
 class WavSound:
-    """A WAV file of any length, read by ranges."""
+    """A WAV file of any length, read by ranges. `note` says where it ends before its head says."""
 
-    def __init__(self, source: ByteSource, start: int, format: WavFormat, frames: int) -> None:
-        self._source, self._start, self._format = source, start, format
-        self.rate, self.frames = format.rate, frames
+    def __init__(self, source: ByteSource, data: WavData) -> None:
+        self._source, self._start, self._format = source, data.start, data.format
+        self.rate, self.frames = data.format.rate, (data.end - data.start) // data.format.frame
+        seconds, lacking = self.frames / self.rate, data.lacking / data.format.frame / self.rate
+        self.note = cut_short(seconds, seconds + lacking) if lacking >= LACKING_SECONDS else None
 
     @classmethod
     async def open(cls, source: ByteSource) -> WavSound:
@@ -55,8 +63,7 @@ class WavSound:
             while True:
                 start, end = search.send(await source.read(start, end))
         except StopIteration as found:
-            (start, end), format = found.value
-        return cls(source, start, format, (end - start) // format.frame)
+            return cls(source, found.value)
 
     async def read(self, first: int, n: int) -> np.ndarray:
         end, frame, parts = min(first + n, self.frames), self._format.frame, [np.zeros(0, np.float32)]

@@ -50,6 +50,14 @@ def test_sound_in_text_out(tmp_path):
     assert "segments" not in repr(result)
 
 
+def test_a_file_that_is_cut_short_is_heard_as_far_as_it_goes(tmp_path):
+    path = wav_file(tmp_path / "noise.wav", NOISE, 16000)
+    assert transcribe(path, model=WHISPER, **SURE).note is None
+    path.write_bytes(path.read_bytes()[: 44 + 2 * 8000])
+    result = transcribe(path, model=WHISPER, **SURE)
+    assert (result.duration, result.note) == (0.5, "cut short or damaged: only 0.5 of 1.5 s could be read")
+
+
 def test_unload_ends_the_host():
     """Threads of a page, and their memory, end with nothing else."""
     pytest.importorskip("wasmtime")

@@ -72,6 +72,22 @@ async def test_ids_are_those_of_the_tokenizer_file(name):
     assert ours.added == special_tokens(spec)
 
 
+async def test_a_word_that_is_empty():
+    """OpenAI's multilingual vocabulary ends with one, and whisper.cpp's converter writes it."""
+    folder = MODELS / "test-whisper-multilingual"
+    blob = await asyncio.to_thread(ggml_file, folder)
+    _, at = await ggml.read_sizes(MemorySource(blob, "x"))
+    words = (await ggml.read_header(MemorySource(blob, "x"))).words
+    begin = at + 4 + sum(4 + len(word) for word in words)
+    grown = with_number(with_number(blob, at, len(words) + 1), SIZES_AT["n_vocab"], 1 + struct.unpack_from("<i", blob, 4)[0])
+    files = (await read_whisper(checkpoint(grown[:begin] + bytes(4) + grown[begin:]))).tokenizer
+    ours = load_tokenizer(files.kind, files.data, files.config)
+    assert files.config["eos_token_id"] == ours.eos == len(words) + 1
+    plain = load_tokenizer("json", json.loads((folder / "tokenizer.json").read_text()))
+    text = "The lamp, naïve café 日本\n\n  and 12 boats"
+    assert ours.encode(text) == plain.encode(text) and ours.decode([len(words), *ours.encode(text)]) == text
+
+
 async def test_the_language_of_an_english_miniature_is_not_asked_for(small):
     model = await load_model(checkpoint(small))
     assert not model.tokenizer.multilingual

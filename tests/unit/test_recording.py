@@ -41,6 +41,25 @@ async def test_what_is_no_wav_is_told():
         await WavSound.open(MemorySource(b""))
 
 
+async def test_what_is_cut_short_is_read_and_told():
+    """Of 10 s by its head, 4 are there: those, and a note. A length that was never known, or nothing to speak of, is none."""
+    whole = riff(fmt(1, 2, 8000, 16), chunk(b"data", bytes(10 * 8000 * 4)))
+    head = len(whole) - 10 * 8000 * 4
+
+    async def note(data: bytes) -> tuple[int, str | None]:
+        sound = await WavSound.open(MemorySource(data))
+        return sound.frames, sound.note
+
+    assert await note(whole) == (80_000, None)
+    assert await note(whole[: head + 4 * 8000 * 4 + 3]) == (32_000, "cut short or damaged: only 4.0 of 10.0 s could be read")
+    assert await note(whole[:-4000]) == (79_000, None)
+    for unknown in (0, 0x7FFFF000, 0x80000000, 0xFFFFFFFF):
+        assert await note(whole[: head - 4] + struct.pack("<I", unknown) + whole[head:]) == (80_000, None), unknown
+    ds64 = chunk(b"ds64", struct.pack("<QQQI", 0, 8 * 8000 * 3600 * 20, 0, 0))  # 20 hours: more than four bytes can tell
+    long = b"RF64" + whole[4:12] + ds64 + whole[12 : head - 4] + struct.pack("<I", 0xFFFFFFFF) + whole[head:]
+    assert await note(long) == (80_000, "cut short or damaged: only 10.0 of 144000.0 s could be read")
+
+
 @pytest.mark.parametrize("rate", [16000, 8000, 44100, 48000, 7919])
 async def test_pieces_are_those_of_the_whole(rate):
     resampler = Resampler(executors.create("numpy"))

@@ -217,7 +217,7 @@ export class Job {
     this.text = null;
     this.place = null;
     this.seconds = result.duration;
-    this.note = result.note ?? this.note;
+    this.note ??= result.note ?? null;
     const told = [...before, ...result.segments];
     if (!same(told, this.segments)) {
       this.segments = told;

@@ -215,7 +215,8 @@ async def _transcribe(audio: Any, wanted: Wanted, rate: int, options: Any, on_ev
         sound = await sources.sound(audio, rate)
         loaded = await load(wanted)
         recording = Recording(sound, Resampler(loaded.executor))
-        return Transcript.of(await events(loaded.task.transcribe(recording, options), on_event))
+        result = await events(loaded.task.transcribe(recording, options), on_event)
+        return Transcript.of({**result, "note": getattr(sound, "note", None)})
 
 
 async def _segment(image: Any, points: Any, labels: Any, box: Any, wanted: Wanted) -> Masks:

@@ -14,7 +14,8 @@ class Transcript:
     """What was said.
 
     segments: dicts with start and end in seconds, text, tokens, avg_logprob, and words where they were asked for.
-    language_probability: where the model found the language out. timings: milliseconds by stage.
+    language_probability: where the model found the language out. timings: milliseconds by stage. note: what to know of how
+    the sound was read, such as how much of it is missing.
     """
 
     text: str
@@ -23,11 +24,12 @@ class Transcript:
     language_probability: float | None
     duration: float  # seconds of sound
     timings: dict[str, float] = field(repr=False)
+    note: str | None = None
 
     @classmethod
     def of(cls, result: Mapping[str, Any]) -> Transcript:
         """From the result of a task."""
-        return cls(**{name: result[name] for name in cls.__dataclass_fields__})
+        return cls(**{name: result[name] for name in cls.__dataclass_fields__ if name in result})
 
     def to_srt(self) -> str:
         """Subtitles."""

@@ -3,7 +3,8 @@
 Format: github.com/ggml-org/whisper.cpp, `models/convert-pt-to-ggml.py` and `whisper_model_load`; little endian. The magic
 number, eleven int32 (SIZES), int32 bands and bins of the mel filters and their float32, int32 number of words and for each
 its int32 length and bytes. A tensor: int32 rank, length of its name, type; the dimensions, the last one first; the name; the
-data, not aligned. Types are numbered as in GGUF. Headers alone are read; every length is checked against the file's size
+data, not aligned. Types are numbered as in GGUF. (whisper.cpp 1.8.5 reads what is written here, and hears the same text and
+times in it as we do, with f16, q8_0, q5_1 and q4_0.) Headers alone are read; every length is checked against the file's size
 before anything is allocated.
 """
 
