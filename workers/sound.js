@@ -6,7 +6,7 @@
  * `read(first, n)` gives fewer than n samples only at the end; `frames` is how many there are: before the end was read as far
  * as the file tells, and more than was read; `note` is what a person should know about how it was read, or "".
  */
-import { mp3Delay } from "./mp3.js";
+import { mp3Place } from "./mp3.js";
 import { EngineError, MEDIABUNNY } from "./protocol.js";
 
 /** Samples kept behind the place that was read last, in seconds: windows overlap, and going back costs a new start. */
@@ -17,6 +17,8 @@ const AHEAD_SECONDS = 20;
 const GAP_SECONDS = 0.1;
 /** Longer than this no gap is: its times are wrong. */
 const MOST_GAP_SECONDS = 86_400;
+/** Samples that fill an MP3's last frame up, at most: 12 bits tell how many, and the decoder's own come behind. */
+const MOST_FILLING = 4095 + 1152;
 
 /** A damaged file below this may still be decoded whole, which gets over gaps that stop who takes it apart. */
 const WHOLE_BYTES = 60e6;
@@ -84,8 +86,11 @@ export class MediaSound {
   sink = null;
   /** Samples that there should be, by the file's head; 0 where it does not tell. */
   #told = 0;
-  /** Samples that the decoder gives before those that were meant. */
+  /** Samples that the decoder gives before those that were meant, and how many were meant by the file's head. */
   #delay = 0;
+  #meant = Infinity;
+  /** What comes behind those: what filled the last frame up, if nothing more comes. @type {Float32Array[]} */
+  #tail = [];
   #small = false;
 
   /** @param {any} input */
@@ -111,7 +116,7 @@ export class MediaSound {
         throw new EngineError("bad_input", "This file has no sound track. Choose another one.", { whole: false });
       if (!(await track.canDecode())) throw whole(`this browser does not decode ${(await track.getCodec()) ?? "its kind of sound"}`);
       sound.sink = new AudioSampleSink(track);
-      if ((await sound.input.getFormat()).name === "MP3") sound.#delay = await mp3Delay(file);
+      if ((await sound.input.getFormat()).name === "MP3") ({ delay: sound.#delay, length: sound.#meant } = await mp3Place(file));
       await sound.#begin(0);
       if (sound.#ended) throw whole(sound.note || "there is no sound in it");
       sound.#told = (told ?? 0) * sound.rate;
@@ -146,6 +151,7 @@ export class MediaSound {
   async #begin(first) {
     await this.#samples?.return();
     this.#pieces = [];
+    this.#tail = [];
     this.#ended = false;
     this.#start = this.#end = 0;
     const seconds = first ? (first + this.#delay) / this.rate : 0;
@@ -182,11 +188,21 @@ export class MediaSound {
     let mono = monoOf(sample);
     sample.close();
     if (at < 0) mono = mono.subarray(-at);                // before the beginning: what an encoder needed to start
-    if (placed) this.#start = this.#end = Math.max(at, 0);
-    const gap = (at - this.#end) / this.rate;
+    if (at > this.#meant + MOST_FILLING) this.#goOn();
+    if (placed) this.#start = this.#end = Math.min(Math.max(at, 0), this.#meant);
+    const gap = (at - this.#end - lengthOf(this.#tail)) / this.rate;
     if (gap > GAP_SECONDS && gap < MOST_GAP_SECONDS) for (const piece of silence(at - this.#end)) this.#push(piece);
-    this.#push(mono);
+    const here = Math.max(0, Math.min(mono.length, this.#meant - this.#end));
+    this.#push(mono.subarray(0, here));
+    if (here < mono.length) this.#tail.push(mono.subarray(here));
+    if (lengthOf(this.#tail) > MOST_FILLING) this.#goOn();
     this.frames = Math.max(this.frames, this.#end + this.rate);   // its end was not seen yet
+  }
+
+  /** There is more than the file's head tells of, as where files were joined: all of it is sound. */
+  #goOn() {
+    this.#meant = Infinity;
+    for (const piece of this.#tail.splice(0)) this.#push(piece);
   }
 
   /** @param {Float32Array} piece */
@@ -211,6 +227,9 @@ export class MediaSound {
     this.input.dispose();
   }
 }
+
+/** @param {Float32Array[]} pieces */
+const lengthOf = (pieces) => pieces.reduce((sum, piece) => sum + piece.length, 0);
 
 /** @param {any} sample a decoded piece of any number of channels */
 function monoOf(sample) {
