@@ -16,6 +16,7 @@ from candlewick import nn, ops
 from candlewick.executors import Executor
 from candlewick.tensor import Tensor
 from candlewick.trace import Spec, trace
+from candlewick.weights import source
 from candlewick.weights.load import Weights
 
 TARGET_RATE = 16000
@@ -87,7 +88,7 @@ def find_samples(size: int) -> Generator[tuple[int, int], bytes, WavData]:
     size64: int | None = None
     head = yield 0, min(12, size)
     if head[:4] not in (b"RIFF", b"RF64") or head[8:12] != b"WAVE":
-        raise AudioError(f"not a WAV file: it begins with {looks_like(head)}")
+        raise AudioError(f"not a WAV file: it looks like {looks_like(head)}")
     at = 12
     for _ in range(MOST_CHUNKS):
         if at + 8 > size or (format and data):
@@ -153,17 +154,13 @@ def read_frames(raw: bytes | memoryview, format: WavFormat) -> np.ndarray:
 
 
 def looks_like(head: bytes) -> str:
-    """The first bytes of a file, and what they are a sign of, in words."""
-    kinds = {b"fLaC": "a FLAC file", b"OggS": "an Ogg file", b"ID3": "an MP3 file", b"\xff\xfb": "an MP3 file",
-             b"\x1aE\xdf\xa3": "a WebM or Matroska file", b"RIFX": "a big-endian WAV file (RIFX)",
-             b"<!do": "a web page", b"<!DO": "a web page", b"<htm": "a web page",
-             b"RIFF": "RIFF, but of another kind (AVI or WebP)"}
-    if not head:
-        return "nothing: the file is empty"
+    """What a file with these first bytes looks like, in words that fit after 'looks like'."""
     if head[4:8] == b"ftyp":
-        return f"{head[:8]!r}, which is an MP4 or M4A file"
-    found = (f"{head[:4]!r}, which is {kind}" for mark, kind in kinds.items() if head.startswith(mark))
-    return next(found, repr(head[:4]))
+        return "an MP4 or M4A file"
+    kinds = {b"fLaC": "a FLAC file", b"OggS": "an Ogg file", b"ID3": "an MP3 file", b"\xff\xfb": "an MP3 file",
+             b"FORM": "an AIFF file", b"\x1aE\xdf\xa3": "a WebM or Matroska file",
+             b"RIFX": "a big-endian WAV file (RIFX)", b"RIFF": "RIFF, but of another kind (AVI or WebP)"}
+    return next((kind for mark, kind in kinds.items() if head.startswith(mark)), source.looks_like(head))
 
 
 # ---- channels and rate --------------------------------------------------------------------------------------------

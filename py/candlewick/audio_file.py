@@ -101,8 +101,8 @@ def _unreadable(path: Path) -> AudioError:
     head = _head(path)
     kind = looks_like(head)
     if head.startswith(READABLE):
-        return AudioError(f"{path.name}: it begins with {kind}, but cannot be read: it is cut short or damaged. Fetch or "
+        return AudioError(f"{path.name}: it looks like {kind}, but cannot be read: it is cut short or damaged. Fetch or "
                           "record it again, or save what is left with ffmpeg -i IN OUT.wav")
-    kind = "it is empty" if not head else f"it begins with {kind}"
+    kind = "it is empty" if not head else f"it looks like {kind}"
     return AudioError(f"{path.name}: no sound file that can be read here ({kind}); readable are WAV, FLAC, MP3, Ogg "
                       "and AIFF. Convert others first, for example with ffmpeg -i IN OUT.wav")

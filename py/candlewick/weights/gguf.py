@@ -147,7 +147,7 @@ async def read_header(source: ByteSource) -> Gguf:
 def _version(cursor: _Cursor) -> int:
     head = cursor.data[:64]
     if head[:4] != MAGIC:
-        raise WeightsError(f"{cursor.name}: wanted a GGUF file, which begins with {MAGIC!r}; this looks like {looks_like(head)}"
+        raise WeightsError(f"{cursor.name}: wanted a GGUF file, which begins with GGUF; this looks like {looks_like(head)}"
                            + (". Convert it to GGUF first" if b"gg" in head[:4] else ""))
     cursor.at = 4
     version = cursor.number("<I", "the version")
