@@ -74,6 +74,8 @@ ModelOption = Annotated[str, typer.Option("--model", "-m", help="Checkpoint fold
 ThreadsOption = Annotated[int | None, typer.Option(
     **number(int, 1, 256), help=(
         "Threads of the wasm executor; default: one in CPython, as many as the page takes in a browser."))]
+SpeechModelOption = Annotated[str, typer.Option("--model", "-m", help=(
+    "Checkpoint folder, the name of one under models/, or a whisper.cpp .bin file."))]
 TextModelOption = Annotated[str, typer.Option("--model", "-m", help=(
     "Checkpoint folder, the name of one under models/, or a .gguf or llama2.c .bin file."))]
 CapacityOption = Annotated[int | None, typer.Option(
@@ -103,7 +105,7 @@ def main_options(_version: Annotated[bool, typer.Option("--version", callback=ve
     'candlewick transcribe interview.flac --prompt "Ada Lovelace, Charles Babbage" --beam 5'))
 def transcribe(
     audio: Annotated[Path, typer.Argument(help="Recording: WAV of any depth; FLAC, MP3, Ogg, AIFF.")],
-    model: ModelOption = DEFAULT_MODEL,
+    model: SpeechModelOption = DEFAULT_MODEL,
     executor: Annotated[Executor, typer.Option(help="numpy is the quickest in CPython.")] = Executor.numpy,
     threads: ThreadsOption = None,
     format: Annotated[Format, typer.Option("--format", "-f", help="What to write.")] = Format.txt,

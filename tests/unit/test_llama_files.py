@@ -282,7 +282,7 @@ def test_llama2c_files_that_are_not_complete(tmp_path):
     (tmp_path / "tokenizer.bin").write_bytes(b"anything")
     blob = (tmp_path / "model.bin").read_bytes()
     (tmp_path / "model.bin").write_bytes(blob[:-4])
-    refused(tmp_path, "wanted one llama2.c model, 0 of model.bin, tokenizer.bin are", f"takes {len(blob)} bytes")
+    refused(tmp_path, "wanted one llama2.c model, none of model.bin, tokenizer.bin is", f"takes {len(blob)} bytes")
     (tmp_path / "model.bin").write_bytes(blob)
     (tmp_path / "other.bin").write_bytes(blob)
     refused(tmp_path, "2 of model.bin, other.bin, tokenizer.bin are: give one model")

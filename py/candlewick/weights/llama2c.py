@@ -149,7 +149,8 @@ async def read_header(source: ByteSource) -> Llama2c:
     wanted = total_bytes(sizes)
     if wanted != source.size:
         what = "cut short" if source.size < wanted else "too long"
-        raise WeightsError(f"{source.name}: a llama2.c file of version {sizes.version} with {sizes} takes {wanted} bytes, this "
+        says = ", ".join(f"{key} {getattr(sizes, key)}" for key in NAMES)
+        raise WeightsError(f"{source.name}: a llama2.c file of version {sizes.version} with {says} takes {wanted} bytes, this "
                            f"one has {source.size}; it is {what}, or no llama2.c file")
     tensors: dict[str, TensorInfo] = {}
     sources: dict[str, ByteSource] = {}

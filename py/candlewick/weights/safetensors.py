@@ -50,10 +50,10 @@ async def read_header(source: ByteSource) -> tuple[list[TensorInfo], dict[str, s
     length = int.from_bytes(head[:8], "little")
     if length > size - 8 or length > MAX_HEADER_BYTES or length < 2:
         what = looks_like(head)
-        hint = "cut short or damaged" if what in ("a safetensors file",) or what.startswith("nothing known") else what
+        own = what == "a safetensors file" or what.startswith("nothing known")
         raise WeightsError(
             f"{name}: not a safetensors file: its header would be {length} bytes, the file has {size} "
-            f"(at most {MAX_HEADER_BYTES} are read); it looks like {hint}"
+            f"(at most {MAX_HEADER_BYTES} are read); it " + ("is cut short or damaged" if own else f"looks like {what}")
         )
     text = await source.read(8, 8 + length)
     if text[:1] != b"{":

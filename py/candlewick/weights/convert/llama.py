@@ -221,8 +221,10 @@ async def _from_llama2c(checkpoint: Checkpoint) -> LlamaFiles:
         raise WeightsError(f"{files[0]}: neither a whisper.cpp model nor a llama2.c one ({refusals[files[0]]})")
     if len(models) != 1:
         told = [refusals[file] for file in files if file in refusals and file not in named] or list(refusals.values())
-        raise WeightsError(f"{checkpoint.name}: wanted one llama2.c model, {len(models)} of {some(sorted(files))} are: "
-                           + (told[0] if not models else "give one model and its tokenizer"))
+        if not models:
+            raise WeightsError(f"{checkpoint.name}: wanted one llama2.c model, none of {some(sorted(files))} is: {told[0]}")
+        raise WeightsError(f"{checkpoint.name}: wanted one llama2.c model, {len(models)} of {some(sorted(files))} are: give "
+                           "one model and its tokenizer")
     file, model = next(iter(models.items()))
     beside = [name for name in files if name != file]
     beside = [name for name in beside if name == "tokenizer.bin"] or beside
