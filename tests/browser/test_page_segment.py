@@ -293,6 +293,10 @@ def test_drawings_big_thin_and_cut_off_pictures(page):
     svg = '<svg xmlns="http://www.w3.org/2000/svg" width="60" height="30"><rect width="60" height="30" fill="#0f0"/></svg>'
     got = page.evaluate(READ, list(svg.encode()))
     assert (got["width"], got["height"], got["middle"]) == (60, 30, [0, 255, 0, 255])
+    for size in ("", 'width="100%" height="100%"'):  # its own units are no pixels
+        free = svg.replace('width="60" height="30"', f'viewBox="0 0 8 4" {size}', 1).replace("#0f0", "#00f")
+        got = page.evaluate(READ, list(free.encode()))
+        assert (got["width"], got["height"], got["middle"]) == (1024, 512, [0, 0, 255, 255])
     got = page.evaluate(READ, encoded(image.new("L", (12000, 1), 9), "PNG"))
     assert (got["width"], got["height"], got["view"]) == (12000, 1, [2048, 1])
     whole = (SAMPLES / "coffee.jpg").read_bytes()

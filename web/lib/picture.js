@@ -20,8 +20,10 @@ import { sniff } from "./sniff.js";
  */
 
 const LONGEST = 2048;
-/** For a drawing without a size of its own. */
+/** Pixels of the longest side of a drawing without a size of its own. */
 const DRAWN = 1024;
+/** Whether a drawing's first tag tells a size that is no part of something else. */
+const SIZED = /<svg\b[^>]*?\s(width|height)\s*=\s*["']\s*[\d.]+\s*[a-z]*\s*["']/i;
 
 /** A picture that cannot be used, in words for the person. */
 export class PictureError extends Error {
@@ -87,8 +89,12 @@ async function decodeDrawing(blob) {
     const image = new Image();
     image.src = url;
     await image.decode();
-    const size = { width: image.naturalWidth || DRAWN, height: image.naturalHeight || DRAWN };
-    return await createImageBitmap(image, { resizeWidth: size.width, resizeHeight: size.height });
+    const width = image.naturalWidth || DRAWN, height = image.naturalHeight || DRAWN;
+    const scale = SIZED.test(await blob.slice(0, 65_536).text()) ? 1 : DRAWN / Math.max(width, height);
+    const canvas = document.createElement("canvas");      // createImageBitmap of one without a size is empty
+    Object.assign(canvas, { width: Math.round(width * scale) || 1, height: Math.round(height * scale) || 1 });
+    context(canvas).drawImage(image, 0, 0, canvas.width, canvas.height);
+    return await createImageBitmap(canvas);
   } finally {
     URL.revokeObjectURL(url);
   }
