@@ -195,6 +195,11 @@ def test_context_limits_in_words_with_the_text_kept(fresh):
         page.locator("#chat[aria-busy=false]").wait_for(timeout=WRITTEN_MS)
     expect(page.get_by_text("The model no longer sees what is above.")).to_be_visible()
     assert page.locator(".turn").count() == turns + 2
+    page.locator("#say").fill(long)  # too long by itself, whatever is left out
+    page.locator("#say").press("Enter")
+    expect(alert).to_contain_text("Too long")
+    expect(alert.get_by_role("button")).to_have_text(["New conversation"])
+    page.locator("#say").fill("")
     page.locator(".turn.model").first.hover()  # what the model sees now is not what this answer was made of
     copied(page, page.get_by_role("button", name="Copy a link that makes this answer again").first.click)
     given = parse_qs(urlsplit(clipboard(page)).fragment)["messages"]

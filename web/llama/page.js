@@ -142,7 +142,9 @@ function failed(answer) {
     } else if (last?.role === "user") {                  // the words go back to where they can be made shorter
       mine.messages.pop();
       if (!composer.text) composer.text = last.text;
-      if (canForget({ ...mine, messages: [...mine.messages, last] })) {
+      const letters = mine.messages.reduce((sum, message) => sum + message.text.length, last.text.length);
+      const alone = used * last.text.length / letters;     // about: without what came before it may still be too long
+      if (alone < capacity && canForget({ ...mine, messages: [...mine.messages, last] })) {
         act("Leave out the oldest question and ask again", () => { forget(chat); send(); });
       }
     }
