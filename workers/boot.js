@@ -57,20 +57,36 @@ async function importPyodide() {
 }
 
 /** @typedef {Awaited<ReturnType<typeof importPyodide>>} Pyodide */
+/** @typedef {Promise<WebAssembly.Module | null>} Early compiled ahead; null where that failed */
 
 /**
- * @param {import("./storage.js").Store | null} store
+ * As WebAssembly.instantiateStreaming, with what is compiled already in the place of what would be read and compiled again.
+ * @param {Early} early
+ * @param {Response | PromiseLike<Response>} source
+ * @param {WebAssembly.Imports | undefined} imports
+ * @param {typeof WebAssembly.instantiateStreaming} usual
+ */
+async function instantiate(early, source, imports, usual) {
+  const module = await early;
+  if (!module) return usual.call(WebAssembly, source, imports);
+  void Promise.resolve(source).then((response) => response.body?.cancel()).catch(() => {});
+  return { module, instance: await WebAssembly.instantiate(module, imports) };
+}
+
+/**
+ * @param {Promise<import("./storage.js").Store | null>} storing
  * @param {OnProgress} onProgress
  * @returns {Promise<Booted>} `keep` writes the snapshot to the store, once, after a cold start
  */
-export async function boot(store, onProgress) {
+export async function boot(storing, onProgress) {
   const begun = performance.now();
   const importing = importPyodide();
-  importing.catch(() => {}); // told where it is awaited
+  const listing = getJson(new URL("wheels/index.json", BUILD));
+  for (const early of [importing, listing]) early.catch(() => {}); // told where it is awaited
+  const store = await storing;
   const isWarm = !!(await store?.names())?.some((name) => name.startsWith(PREFIX));
-  // whoever compiles the same bytes while this module lives is given its machine code: Pyodide, which asks much later
   const early = isWarm ? WebAssembly.compileStreaming(fetch(`${INDEX_URL}pyodide.asm.wasm`)).catch(() => null) : null;
-  const wheels = await getJson(new URL("wheels/index.json", BUILD));
+  const wheels = await listing;
   const key = PREFIX + keyOf(wheels);
   const pyodide = await importing;
   if (store && isWarm) {
@@ -102,8 +118,9 @@ function keyOf(wheels) {
  * @param {Map<string, Uint8Array>} libraries extension modules by path below site-packages
  * @param {object} options
  * @param {(module: any) => void} onRuntime called when modules are loaded and Python has not begun
+ * @param {Early | null} [early] Pyodide's own module
  */
-function start({ loadPyodide, createModule }, libraries, options, onRuntime) {
+function start({ loadPyodide, createModule }, libraries, options, onRuntime, early) {
   const urls = new Map();
   for (const [path, bytes] of libraries)
     urls.set(SITE + path, URL.createObjectURL(new Blob([/** @type {BlobPart} */ (bytes)])));
@@ -112,9 +129,18 @@ function start({ loadPyodide, createModule }, libraries, options, onRuntime) {
     settings.locateFile = (/** @type {string} */ path) => urls.get(path) ?? locate(path);
     settings.dynamicLibraries = [...urls.keys()];
     settings.onRuntimeInitialized = () => onRuntime(settings);
-    const module = await createModule(settings);
-    for (const url of urls.values()) URL.revokeObjectURL(url);
-    return module;
+    const usual = WebAssembly.instantiateStreaming;
+    if (early)
+      WebAssembly.instantiateStreaming = (source, imports) => {
+        WebAssembly.instantiateStreaming = usual; // it is the first module that is wanted
+        return instantiate(early, source, imports, usual);
+      };
+    try {
+      return await createModule(settings);
+    } finally {
+      WebAssembly.instantiateStreaming = usual;
+      for (const url of urls.values()) URL.revokeObjectURL(url);
+    }
   };
   return loadPyodide({ indexURL: INDEX_URL, createPyodideModule: create, ...options });
 }
@@ -124,7 +150,7 @@ function start({ loadPyodide, createModule }, libraries, options, onRuntime) {
  * @param {import("./storage.js").Store} store
  * @param {string} key
  * @param {number} begun
- * @param {Promise<unknown> | null} early what is being compiled ahead
+ * @param {Early | null} early
  * @returns {Promise<Booted | null>}
  */
 async function warm(pyodide, store, key, begun, early) {
@@ -133,8 +159,9 @@ async function warm(pyodide, store, key, begun, early) {
   const { head, section } = openSnapshot(file);
   const read = performance.now();
   const libraries = new Map(head.libraries.map((/** @type {string} */ path) => [path, section(path)]));
-  // the loader takes one after the other; this way they come at the same time
-  const ahead = [early, ...[...libraries.values()].map((bytes) => WebAssembly.compile(bytes).catch(() => null))];
+  // the loader takes one after the other; this way they come at the same time: whoever compiles the same bytes while a module
+  // lives is given its machine code
+  const ahead = [...libraries.values()].map((bytes) => WebAssembly.compile(/** @type {BufferSource} */ (bytes)).catch(() => null));
   const memory = section("memory");
   let runtime = 0;
   const py = await start(pyodide, libraries, { _loadSnapshot: memory }, (module) => {
@@ -148,7 +175,7 @@ async function warm(pyodide, store, key, begun, early) {
     const pages = Math.floor(memory.length / 65536) * 65536;
     if (module.HEAPU8.length < pages) module.growMemory(pages);
     runtime = performance.now();
-  });
+  }, early);
   await Promise.all(ahead); // and no longer
   py._api.config._loadSnapshot = undefined; // else it is kept for ever
   const { FS } = py;

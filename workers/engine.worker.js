@@ -91,8 +91,7 @@ ready.catch(() => post({ event: "gone" })).finally(() => clearInterval(pulse));
 prefetchKernels();
 
 async function start() {
-  const store = await storePromise;
-  const { py, how, timings, keep, key } = await boot(store, (done, total, unit) => progress("runtime", done, total, unit));
+  const { py, how, timings, keep, key } = await boot(storePromise, (done, total, unit) => progress("runtime", done, total, unit));
   py._api.on_fatal = (/** @type {any} */ error) => post({ event: "fatal", message: String(error?.message ?? error) });
   version = key;
   python = { py, worker: null, timings };
