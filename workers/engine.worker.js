@@ -327,7 +327,7 @@ async function profile(params) {
 async function verify({ model = true, quick = false, speed = false }) {
   await ready;
   const signal = /** @type {AbortController} */ (abort).signal;
-  const scratch = loaded && (await hosts.another());
+  const scratch = loaded && (await hosts.another(speed));
   if (!loaded || !scratch)
     throw new EngineError("bad_input", `verify: ${loaded ? "NumPy is what the others are compared with" : "no model is loaded; load one first"}`);
   const { gpu } = hosts;

@@ -9,6 +9,8 @@ import { GpuHost } from "./webgpu.js";
 
 /** Larger kernel memory than this is not kept for the next model, which may be a small one. */
 const KEPT_BYTES = 1 << 30;
+/** Longest wait for a GPU in its trial: its runs take milliseconds, on the slowest a second. */
+const TRIAL_WAIT_MS = 20_000;
 /** Errors of a GPU after which another executor can go on. */
 const GPU_FAULTS = ["no_gpu", "device_lost", "gpu_error", "out_of_memory"];
 
@@ -51,7 +53,10 @@ export class Hosts {
         const { name } = gpu.about;
         if (executor === "auto" && params.slow?.gpu === name) {
           gpu.dispose();
-          instead = `, which is faster here: in a short trial the GPU ${name} took ${(1 / params.slow.times).toFixed(1)} times as long`;
+          const { times, failed } = params.slow;
+          instead = failed
+            ? `, as a short trial of the GPU ${name} failed (${failed}); choose WebGPU to try it again`
+            : `, which is faster here: in a short trial the GPU ${name} took ${(1 / times).toFixed(1)} times as long`;
         } else {
           this.#taken(gpu, signal);
           this.forget();
@@ -89,11 +94,15 @@ export class Hosts {
     return host;
   }
 
-  /** An empty one of the kind that is in use, to try kernels on; null where NumPy runs them. Whoever asks disposes of it. */
-  async another() {
+  /**
+   * An empty one of the kind that is in use, to try kernels on; null where NumPy runs them. Whoever asks disposes of it.
+   * @param {boolean} [trial] requests wait for what is tried: of a GPU that says nothing, not as long as usual
+   */
+  async another(trial = false) {
     const { current } = this;
     if (!current) return null;
-    const host = current instanceof GpuHost ? await GpuHost.create() : await KernelHost.create(current.threads);
+    const host = current instanceof GpuHost ? await GpuHost.create(trial && !current.about.software ? { waitMs: TRIAL_WAIT_MS } : {})
+      : await KernelHost.create(current.threads);
     host.cancelled = this.#cancelled;
     return host;
   }

@@ -35,7 +35,8 @@ export const MEDIABUNNY = "1.61.0";
  * @property {number} [threads] asked for; fewer may be used, and the answer says why
  * @property {number} [capacity] language models: tokens that can be read, prompt and answer together; never more than the file allows
  * @property {"whisper" | "sam" | "llama"} [family] a checkpoint of another is refused, in words that say where it belongs
- * @property {{gpu: string, times: number} | null} [slow] name of a GPU that was found slower than WebAssembly: "auto" passes it by
+ * @property {{gpu: string, times: number, failed?: string} | null} [slow] name of a GPU that was found slower than WebAssembly, or
+ *   whose trial failed, and why: "auto" passes it by
  * @property {string | null} [mirror] address below which the model's files are fetched, as MIRROR/CHECKPOINT/FILE; what they are is
  *   still said by the manifest beside `model`, and checked
  */

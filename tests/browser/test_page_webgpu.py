@@ -248,6 +248,21 @@ def test_a_gpu_that_goes_away_is_not_remembered_as_wrong(gpu):
         assert not page.evaluate("() => Object.keys(localStorage).some((key) => key.includes('wrong') && localStorage[key])")
 
 
+def test_a_trial_that_fails_is_remembered(gpu):
+    with on_webgpu(gpu, MINIATURE) as page:
+        page.locator("#chip[data-state=ready]").wait_for()
+        tamper(page, real=True, late={"wasm": 1e6}, lose=[1])
+        page.locator("#executor").select_option("auto")
+        why = page.locator("#run-why")
+        expect(why).to_contain_text("as a short trial of the GPU test one failed (the GPU went away", timeout=SLOW_MS)
+        assert fact(page, "Executor") == "WASM SIMD"
+        choose(page, "webgpu")
+        expect(page.locator("#verify-outcome")).to_contain_text("A trial of this GPU failed")
+        page.get_by_role("button", name="Try again").click()
+        expect(why).to_contain_text("times as fast as WASM here", timeout=SLOW_MS)
+        assert '"failed"' not in page.evaluate("() => localStorage['candlewick.gpu-trial llama']")
+
+
 def test_a_gpu_is_tried_before_it_is_chosen_by_itself(gpu):
     with on_webgpu(gpu, MINIATURE) as page:
         page.locator("#chip[data-state=ready]").wait_for()

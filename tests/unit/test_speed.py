@@ -56,6 +56,14 @@ async def test_a_verdict(gpu, wasm, shares, times):
     assert all(device.loaded is None for device in both)
 
 
+async def test_nothing_more_is_run_of_a_device_that_has_lost():
+    clock = Clock()
+    both = [Device(clock, wide=[2], chain=[30]), Device(clock, wide=[6], chain=[10])]
+    found = await speed.compare_speed(*both, {"wide": 0.2, "chain": 0.8}, clock)
+    assert set(found["parts"]) == {"chain"} and found["times"] == pytest.approx(1 / 2.4)
+    assert all(set(device.runs) == {"chain"} for device in both)
+
+
 async def test_a_slow_device_is_soon_left():
     clock = Clock()
     device = Device(clock, wide=[60_000])

@@ -41,7 +41,8 @@ export async function graphics() {
 
 /**
  * What a short trial of a GPU against WASM gave: `times` as fast, with this version of the engine and browser, for the models of a page.
- * @typedef {{gpu: string, key: string, version: string, times: number}} Raced gpu: its name; key: all that is known of it
+ * @typedef {{gpu: string, key: string, version: string, times: number, failed?: string}} Raced gpu: its name; key: all that is
+ *   known of it; failed: why it came to no end, times is 0 then
  */
 
 /** @param {string | null} family */

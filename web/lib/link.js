@@ -98,7 +98,7 @@ export class Link {
     try {
       const info = await this.#engine.load(
         { model, executor: distrusted ? "wasm" : executor, ...(files && { files }), ...(threads && { threads }), ...(capacity && { capacity }),
-          ...(this.family && { family: this.family }), ...(slow && { slow: { gpu: slow.gpu, times: slow.times } }),
+          ...(this.family && { family: this.family }), ...(slow && { slow: { gpu: slow.gpu, times: slow.times, failed: slow.failed } }),
           ...(settings.get("mirror") && model && { mirror: settings.get("mirror") }) },
         { signal: stop.signal, onEvent: (/** @type {any} */ event) => {
           if (!current() || event.event !== "progress") return;

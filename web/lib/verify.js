@@ -71,6 +71,7 @@ export class Verify {
       const { gpu } = info ?? {};
       const before = trialOf(this.link.family), known = before && gpu && before.key === keyOf(gpu) && before.version === info.version;
       if (onGpu(info) && gpu && !gpu.software && this.link.choice.executor === "auto" && !known) this.link.trial = this.#try(info);
+      else if (onGpu(info) && known && before?.failed) this.#offerTrial(info, before.failed);
     }
     byId("gpu", HTMLDetailsElement).hidden = !onGpu(info) || !info.gpu;
     const go = byId("verify-go", HTMLButtonElement);
@@ -142,28 +143,53 @@ export class Verify {
 
   /**
    * A GPU that was chosen by itself is tried before it is first used, for a second or two, ahead of all requests: some kernels, and
-   * whether it is faster than WASM.
+   * whether it is faster than WASM. What it gave is remembered, also that it failed.
    * @param {any} info
    */
   async #try(info) {
-    /** @type {Verified | null} what fails otherwise, the engine gets over by itself */
-    const found = await this.link.run("verify", { model: false, quick: true, speed: true }).catch(() => null);
-    if (!found || this.link.info !== info || !found.ok && !wrongOps(found).length) return;
+    /** @type {Verified | null} */
+    let found = null, failed = "";
+    try {
+      found = /** @type {Verified} */ (await this.link.run("verify", { model: false, quick: true, speed: true }));
+      if (!found.ok && !wrongOps(found).length) failed = found.rows.find((row) => row.lost)?.error ?? "the GPU went away";
+    } catch (/** @type {any} */ error) {
+      failed = `${error?.message ?? error}`;
+    }
+    if (this.link.info !== info) return;                  // another load has taken its place
+    const { gpu, version } = info, raced = { gpu: gpu.name, key: keyOf(gpu), version }, byHand = this.link.choice.executor !== "auto";
+    if (failed || !found) {
+      keepTrial(this.link.family, { ...raced, times: 0, failed });
+      return byHand ? this.#offerTrial(info, failed) : this.#again("The trial of the GPU failed");
+    }
     const words = found.ok ? "" : wrongWords(found, found.executor);
     this.#remember(words);
-    if (words) return this.#again(words);
-    const { speed } = found, { gpu, version } = info;
+    if (words) return byHand ? this.#warn(words) : this.#again(words);
+    const { speed } = found;
     if (speed) {
-      const raced = { gpu: gpu.name, key: keyOf(gpu), version, times: speed.times };
-      keepTrial(this.link.family, raced);
-      if (speed.times < 1) return this.#again("WASM is faster here than the GPU");
-      info.reason += fasterWords(raced, info);
+      const told = { ...raced, times: speed.times };
+      keepTrial(this.link.family, told);
+      if (speed.times < 1 && !byHand) return this.#again("WASM is faster here than the GPU");
+      info.reason += speed.times < 1 ? ", slower than WASM in a short trial" : fasterWords(told, info);
       this.link.onChange();
     }
-    if (!byId("verify-outcome", HTMLDivElement).hasChildNodes()) {
-      byId("verify-outcome", HTMLDivElement).append(el("p", { class: "small muted",
-        text: `Before its first use on this GPU, ${found.checks} checks of kernels agreed with the reference.` }));
+    const outcome = byId("verify-outcome", HTMLDivElement);
+    if (byHand || !outcome.hasChildNodes()) {
+      outcome.replaceChildren(el("p", { class: "small muted",
+        text: `${byHand ? "In a trial of" : "Before its first use on"} this GPU, ${found.checks} checks of kernels agreed with the reference.` }));
     }
+  }
+
+  /** Of a GPU that a person chose although its trial failed: another one. @param {any} info @param {string} why */
+  #offerTrial(info, why) {
+    const outcome = byId("verify-outcome", HTMLDivElement);
+    const again = el("button", { type: "button", class: "button compact", id: "verify-again", text: "Try again" });
+    again.addEventListener("click", () => {
+      outcome.replaceChildren(el("p", { class: "small muted", text: "The GPU is tried." }));
+      announce("The GPU is tried");
+      this.link.trial = this.#try(info);
+    });
+    outcome.replaceChildren(el("div", { class: "notice" }, el("h3", { text: "A trial of this GPU failed" }),
+      el("p", { text: `${why}. Automatic takes WASM until a trial is passed.` }), el("div", { class: "row" }, again)));
   }
 
   /** Found at an earlier visit. @param {string} words */

@@ -85,7 +85,9 @@ def failed(allowed: float, why: str) -> dict[str, Any]:
 def broken(allowed: float, error: Exception) -> dict[str, Any]:
     """A row of what ended with an error. Of a device that went away, or said nothing in time, `lost` says so: that tells
     nothing of its kernels."""
-    return {**failed(allowed, str(error) or type(error).__name__), **({"lost": True} if is_lost(error) else {})}
+    js_error = getattr(error, "js_error", None)  # its text as Python has it begins with its class
+    words = str(getattr(js_error, "message", "") or error) or type(error).__name__
+    return {**failed(allowed, words), **({"lost": True} if is_lost(error) else {})}
 
 
 def is_lost(error: Exception) -> bool:
