@@ -19,7 +19,9 @@ worker.addEventListener("install", (event) => {
   if (addRoutes) event.waitUntil(addRoutes.call(event, route).catch(() => {}));
   void worker.skipWaiting();
 });
-worker.addEventListener("activate", (event) => event.waitUntil(worker.clients.claim()));
+// Nothing waits for the claim: in Firefox it wants an answer of every worker of the page, and threads between two runs give
+// none, so that a script that waited would never be active, and nothing of the site would load any more.
+worker.addEventListener("activate", () => void worker.clients.claim());
 
 worker.addEventListener("fetch", (event) => {
   const { request } = event;

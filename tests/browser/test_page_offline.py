@@ -84,3 +84,24 @@ def test_copy_follows_the_server_and_is_replaced_whole(browser, site):
         page.reload()
         expect(page.locator("#offline-note")).to_have_text("Works offline from now on.", timeout=KEPT_MS)
         assert page.evaluate("() => caches.keys()") == after[0], "nothing changed, yet the copy was made anew"
+
+
+def test_the_script_is_active_without_an_answer_of_every_worker(browser):
+    """In Firefox a claim waits for all workers of the page, and threads between two runs never answer."""
+    page = browser.new_page()
+    active = page.evaluate("""async (script) => {
+      const heard = {}, waited = [];
+      const self = {
+        location: { href: "https://site.example/web/sw.js" },
+        addEventListener: (name, listener) => { heard[name] = listener; },
+        clients: { claim: () => { self.claimed = true; return new Promise(() => {}); } },
+        skipWaiting: () => new Promise(() => {}),
+      };
+      new Function("self", script)(self);
+      for (const name of ["install", "activate"]) heard[name]({ waitUntil: (promise) => waited.push(promise) });
+      const late = new Promise((resolve) => setTimeout(resolve, 2000, false));
+      const over = await Promise.race([Promise.all(waited).then(() => true), late]);
+      return { over, claimed: self.claimed };
+    }""", (ROOT / "web" / "sw.js").read_text())
+    page.close()
+    assert active == {"over": True, "claimed": True}
